@@ -129,7 +129,7 @@ def _destroy_process_group() -> None:
 
 
 def check_flags(arguments: Sequence[str]) -> None:
-    """Raise an error for `--report false`: a flag takes no value, and `false` would be read as a file."""
+    """Raise an error if a flag is followed by a value (`--report false`), which would be read as a file."""
     name = next((name for name in VERBS if list(arguments[: len(name.split())]) == name.split()), None)
     if name is None:
         return
@@ -141,7 +141,7 @@ def check_flags(arguments: Sequence[str]) -> None:
 
 
 def make_app() -> App:
-    """Return the command-line application, with one command per verb."""
+    """Return the command-line application, with one command per verb (a function of the public interface)."""
     app = App(
         name="pretune",
         help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
@@ -159,7 +159,7 @@ def make_app() -> App:
 
 
 def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
-    """Return the command of a verb for cyclopts, with the verb's options, --recipe, --set and --json."""
+    """Return the cyclopts command of a function (verb), with its parameters as options, --recipe, --set and --json."""
     description, notes = parse_docstring(verb)
     homes: dict[str, str] = {}  # option → its section of the recipe, if it is in one
     options: list[inspect.Parameter] = []
@@ -215,19 +215,19 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
 
 
 def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return a recipe without the keys that are at their default, which a run writes to its recipe even if they do not apply."""
+    """Return recipe values without those equal to a command's defaults, which runs record whether they apply or not."""
     parameters = inspect.signature(verb).parameters
     return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 
 
 def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description of a verb and the help text of each parameter, from its docstring."""
+    """Return the description of a command and the help text of each of its options, from the function's docstring."""
     description, sections = split_docstring(verb)
     return re.sub(r"(?<!\n)\n(?!\n)", " ", description), parse_parameters(sections.get("Parameters", ""))
 
 
 def _describe_settings(verb: Callable[..., Any]) -> str:
-    """Return the help of --set, which lists the recipe sections of a verb with the keys that apply to it."""
+    """Return the help text of --set: the recipe sections of a command, with the keys that apply to it."""
     refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
     sections = []
     for name, section in ((name, find_section(hint)) for name, hint in parameter_types(verb).items()):
@@ -239,7 +239,7 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
 
 
 def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool = False) -> inspect.Parameter:
-    """Return an optional parameter for cyclopts: a recipe may supply what the command line leaves out."""
+    """Return a cyclopts parameter, which is optional because a recipe may supply its value instead."""
     simple = _simplify(hint)
     if default is inspect.Parameter.empty:
         default = None
@@ -258,12 +258,12 @@ def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool =
 
 
 def _spell(name: str) -> str:
-    """Return the command-line spelling of a parameter."""
+    """Return the command-line spelling of a parameter, such as --batch-size for batch_size."""
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def _simplify(hint: Any) -> Any:
-    """Return the type that the command line parses: strings for paths and loaded objects, lists for sequences."""
+    """Return the type to parse an option as, for a type hint: strings for paths and objects, lists for sequences."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))

@@ -72,7 +72,7 @@ def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | 
 def make_timed_call(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
-    """Return a function without arguments, to be timed, that predicts all texts in batches of `size`."""
+    """Return a function, to be timed, that runs a model and its task on all texts in batches of `size`."""
     if task is not None and task.output_per == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)
@@ -108,7 +108,7 @@ def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = N
 def measure_costs(
     models: Mapping[str, tuple[Model, Task | None, Path]], examples: Any = None, rounds: int | None = None
 ) -> dict[str, Costs]:
-    """Return the costs of each model by name, measured on the texts of some examples, or on made-up texts."""
+    """Return the costs of each model by name, measured on the texts of `examples` or, if None, on made-up texts."""
     some = examples.take(range(min(NUM_TEXTS, len(examples)))) if isinstance(examples, LabeledRows) else None
     texts, pairs = (some.texts, some.pairs) if some is not None else (synthetic_texts(NUM_TEXTS), None)
 

@@ -32,11 +32,11 @@ class CompressionJob:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The sections of training settings that are set, by name."""
+        """The recipe sections with training settings (such as `optimizer`) that are set, by name."""
         return {name: section for name in SECTIONS if (section := getattr(self, name)) is not None}
 
     def write_recipe(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a recipe with the options of a verb and the training settings, without those that are not set."""
+        """Return a recipe with the given command options and the training settings of the job that are set."""
         budget = {} if self.budget is None else {"budget": self.budget}
         sections = {
             name: {key: value for key, value in asdict(section).items() if value is not None}

@@ -110,7 +110,7 @@ class DistillationJob(CompressionJob):
             )
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the verb's options."""
+        """Return the options that determine the result, under the names of the command-line options."""
         others = ("teachers", "out", "columns", "budget", *SECTIONS, "device", "baseline", "processes", "executor")
         plain = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in others}
         known = {"teacher": list(self.teachers), **plain, "data": list(self.data), **self.columns}
@@ -155,7 +155,7 @@ def distill_task(job: DistillationJob) -> Run:
 
 
 def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
-    """Raise an error if the student is a model that was trained for other labels than the teacher's."""
+    """Raise an error if the student was already trained for other labels than those of the teacher."""
     if is_preset(job.student) or not Path(job.student).is_dir():
         return
     trained = stored_objectives(job.student)
@@ -169,7 +169,7 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers whose hidden states --match-layers selects; without it, none."""
+    """Return the pairs of student and teacher layers whose hidden states are matched (--match-layers), or none."""
     student = student_depth(job.student, teacher)  # an error for an unknown name
     return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
@@ -200,7 +200,7 @@ def read_data(
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
-    """Return texts followed by augmented variants of the rows in `source`; of a pair, only the first text is varied."""
+    """Return texts followed by augmented variants of the rows `source`; of a pair, only the first text is varied."""
     variants = augment(source.texts, job.num_augmentations, job.seed)
     first = source.take([]) if texts is None else texts
     every = [*first.texts, *(variant for _, variant in variants)]
@@ -211,7 +211,7 @@ def with_variants(texts: LabeledRows | None, source: LabeledRows, job: Distillat
 
 
 def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows | None) -> TaskData:
-    """Return the training data of the student: labeled examples and texts, with the teachers' predictions for both."""
+    """Return the student's training data: labeled examples and unlabeled texts, with the teachers' predictions."""
     rows, own = material.rows, labels_of(material.task)
 
     def predict(rows: LabeledRows, name: str) -> Array:
@@ -241,7 +241,7 @@ def labels_of(task: Task) -> list[str]:
 def add_generated_texts(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data with the teacher's outputs as further targets; with --alpha 1, only these (Kim and Rush, 2016)."""
+    """Return training data with the teacher's texts as further targets, or as the only ones with --alpha 1."""
     rows = material.rows
     examples = rows.take(range(len(rows) if job.alpha < 1 else 0))
     for inputs, outputs in ((rows, for_rows), (texts, for_texts)):
@@ -253,7 +253,7 @@ def add_generated_texts(
 def mix_numbers(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data whose regression targets are weighted means of the labels and the teacher's predictions."""
+    """Return training data with regression targets that are weighted means of labels and the teacher's predictions."""
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.alpha) * np.array(rows.labels) + job.alpha * for_rows[:, 0]
@@ -265,7 +265,7 @@ def mix_numbers(
 
 
 def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -> Any:
-    """Return a frozen copy of the teacher; raise an error if its tokenizer is not `tokenizer`, the student's."""
+    """Return a frozen copy of the teacher; raise an error if its tokenizer differs from the student's `tokenizer`."""
     if teacher.require_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
             f"{job.teachers[0]}: matching hidden states needs a teacher with the student's tokenizer"
@@ -324,7 +324,7 @@ def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
 
 
 def reading(job: DistillationJob) -> dict[str, Any]:
-    """Return the options of a distillation job for reading running text."""
+    """Return the options of a distillation job that control how running text is read from files."""
     return {"split_by": job.split_by, "text_field": job.text_field, "encoding_errors": job.encoding_errors}
 
 

@@ -64,7 +64,7 @@ def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: It
 
 
 def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
-    """Return quantization overrides that give embeddings 8 bits, not 7 as weights: they are looked up, not multiplied."""
+    """Return quantization overrides that give embeddings 8 bits, not the 7 of weights: they are not multiplied."""
     import onnx
 
     content = onnx.load(graph).graph
@@ -74,7 +74,7 @@ def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
 
 
 def quantize_graph_learned(graph: Path, out: Path) -> None:
-    """Write a graph from quantization-aware training with int8 weights, which loses nothing: training has rounded them."""
+    """Write the int8 form of a graph from quantization-aware training, whose weights are already rounded to int8."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -97,7 +97,7 @@ def store_weights(model: Any) -> None:
     producers = {name: node for node in graph.node for name in node.output}
 
     def store(name: str, axis: int, largest: int) -> tuple[str, str]:
-        """Add an int8 copy of a constant and its scales, one per index of an axis, and return their names."""
+        """Add an int8 copy of a constant to the graph, with one scale per index of `axis`; return the names of both."""
         names = f"{name}.int8", f"{name}.scale"
         if names[0] not in constants:
             if not is_rounded(constants[name], axis, largest):
@@ -139,14 +139,14 @@ def store_weights(model: Any) -> None:
 
 
 def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
-    """Return a matrix as integers of magnitude up to `largest`, and its scales, one per index of an axis."""
+    """Quantize a matrix to integers of magnitude up to `largest`; return them and the scale of each index of `axis`."""
     scale = np.maximum(np.abs(weight).max(1 - axis) / largest, 1e-12).astype(np.float32)
     wide = scale[None, :] if axis else scale[:, None]
     return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
 
 
 def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
-    """Return whether a matrix is already rounded, so that `quantize_along` loses nothing."""
+    """Return whether all values of a matrix are already multiples of the scales that `quantize_along` would use."""
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return False
     integers, scale = quantize_along(weight, axis, largest)
@@ -156,7 +156,7 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 
 @contextmanager
 def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy of a graph with folded constants, and a path for the quantized graph, which is copied to `out` afterwards."""
+    """Yield a copy of a graph with folded constants, and a temporary path for the result, which is copied to `out`."""
     import_onnxruntime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

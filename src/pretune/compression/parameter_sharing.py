@@ -60,14 +60,14 @@ def convert_to_albert(teacher: Model, vectors: int) -> Model:
 
 
 def normalized_embeddings(backbone: Any) -> Tensor:
-    """Return token embeddings after the embedding's layer norm, (vocabulary, width), at an average position."""
+    """Return token embeddings after layer norm, (vocabulary, width), with the mean position embedding added."""
     embed = backbone.embed
     context = embed.positions.weight.mean(0) + embed.segments[0]
     return embed.norm(embed.tokens + context)  # type: ignore[no-any-return]
 
 
 def copy_matching_parameters(to: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Copy those parameters from one module to another that have the same name and shape in both."""
+    """Copy parameters from the module `source` to the module `to` where both have the same name and shape."""
     sources = dict(source.named_parameters())
     for name, parameter in to.named_parameters():
         if name in sources and sources[name].shape == parameter.shape:

@@ -35,7 +35,7 @@ class CompressionSearch(CompressionJob):
     pipelines: Sequence[str] = ()
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the verb's options."""
+        """Return the options that determine the result, under the names of the command-line options."""
         known: dict[str, Any] = {"model": self.model, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"target": [str(target) for target in self.targets]}
         known |= {"pipelines": list(self.pipelines), "epochs": self.epochs, "seed": self.seed}
@@ -43,7 +43,7 @@ class CompressionSearch(CompressionJob):
 
 
 def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
-    """Return the steps of a compression pipeline, each with its number.
+    """Return the steps of a compression pipeline, each as its name and its number.
 
     >>> parse_pipeline("layers=6 > int8")
     (('layers', 6.0), ('int8', 0.0))
@@ -116,7 +116,7 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run the steps of a pipeline that were not run before, note failures in `failed`, and return the folder of the result."""
+    """Run the steps of a pipeline that have no result yet, add failures to `failed`, and return the final folder."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"

@@ -108,7 +108,7 @@ def editable_copy(model: Model) -> Model:
 
 
 def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) -> dict[str, Any]:
-    """Drop layers of a model, given an expression such as top(4), and return how many there were and which remain."""
+    """Drop the layers that an expression such as top(4) selects; return the old number and the remaining indices."""
     backbone, depth = model.backbone, model.backbone.depth
     kept = layers_to_keep(*parse_drop(text), depth, lambda: layer_similarity(backbone, examples.batches), seed)
     model.shape = pruned_shape.prune_layers(backbone, model.shape, kept)
@@ -116,7 +116,7 @@ def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) ->
 
 
 def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData) -> dict[str, torch.Tensor]:
-    """Return the importance of attention heads or units: by gradient if there are examples of the task, or by magnitude."""
+    """Return the importance of attention heads or units: by gradients on `examples`, or else by magnitude."""
     loss = examples.loss
     if loss is None or not examples.batches:
         return magnitude_importance(parts)
@@ -125,7 +125,7 @@ def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData)
 
 
 def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
-    """Remove all heads or units of some modules except those in `kept`, and return how many there were and remain."""
+    """Prune all heads or units of modules except those in `kept`; return the numbers before and after."""
     before = sum(part.units for part in parts.values())
     for path, part in parts.items():
         part.keep_units(kept[path])
@@ -148,7 +148,7 @@ def update_config(model: Model) -> None:
 
 
 def try_config(model: Model, changes: dict[str, Any], shape: pruned_shape.PrunedShape) -> None:
-    """Set the configuration and the pruned shape of a model, if the two together describe its actual architecture."""
+    """Set the given configuration and pruned shape of a model, but only if they describe its actual architecture."""
     if shape == model.shape:
         return
     try:

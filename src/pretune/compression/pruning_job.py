@@ -35,7 +35,7 @@ class PruningJob(CompressionJob):
         return bool(self.epochs or self.budget)
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the verb's options."""
+        """Return the options that determine the result, under the names of the command-line options."""
         fractions = {
             name: value for name, value in asdict(replace(self.pruning, vocabulary_texts=None)).items() if value
         }

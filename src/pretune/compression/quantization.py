@@ -50,7 +50,7 @@ class QuantizationJob(CompressionJob):
     ignore_mismatched: bool = False
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the verb's options."""
+        """Return the options that determine the result, under the names of the command-line options."""
         names = ("model", "method", "backend", "per_channel", "bits", "train", "dev")
         options = {name: getattr(self, name) for name in names}
         return self.write_recipe({**options, **self.columns, "seed": self.seed})
@@ -88,9 +88,9 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
-    """Return the default backend of a quantization method for a model, onnx or torch.
+    """Return the default backend for a quantization method and a model: "onnx" or "torch".
 
-    It is torch for generative models, for heads that an ONNX graph cannot feed, and to make only the file smaller.
+    It is torch for generative models, for heads that an ONNX graph cannot feed, and if only the file shall shrink.
     """
     if method in ("static", "qat"):
         return "onnx"
@@ -99,7 +99,7 @@ def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
 
 
 def graph_obstacle(task: Task | None) -> str:
-    """Return why the head of a task cannot use an ONNX graph, which outputs only the last layer, or "" if it can."""
+    """Return why a task's head cannot follow an ONNX graph, which outputs only the last layer; "" if it can."""
     if isinstance(task, OnLayerFeatures):
         return "its head reads several layers"
     if task is not None and task.uses_language_model_head:
@@ -172,7 +172,7 @@ def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel
 
 
 def read_ranges(path: Path) -> dict[str, float]:
-    """Return the activation ranges from quantization-aware training that a file has, by the path of the layer."""
+    """Return the activation ranges that quantization-aware training stored in a file, by the path of the layer."""
     return validate_schema(read_mapping(path, "ranges of activations"), dict[str, ActivationRange], str(path))
 
 

@@ -27,7 +27,7 @@ _CUT = re.compile(r"(layers|first|shared)=(\d+)")
 
 
 def parse_student(student: str) -> tuple[str, int] | None:
-    """Return how --student derives a student from its teacher, as method and number, or None if it names a model."""
+    """Return how --student derives the student from its teacher, as (method, number); None if it names a model."""
     cut = _CUT.fullmatch(student.replace(" ", ""))
     if cut is None and "=" in student and not Path(student).exists():
         raise PretuneError(

@@ -83,7 +83,7 @@ class TrainedModel:
 
 
 def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, Any]:
-    """Return a comparison of models by quality (if there are dev examples), size, latency, and throughput.
+    """Return a comparison of models by quality (if there are `dev` examples), size, latency, and throughput.
 
     `models` in the result has one table row per model; the other entries compare the last model with the first, the original.
     """

@@ -11,7 +11,7 @@ ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 
 
 def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-    """Return the predictions of trivial baselines for the examples in `judged`, by the name of the baseline."""
+    """Return baseline name → predictions for the examples `judged`, of trivial baselines fitted to `learned`."""
     found: dict[str, list[Answer]] = {}
     if task.classifies_texts and len(task.labels) <= CLASSES:
         some = learned.take(range(0, len(learned), -(-len(learned) // ROWS)))

@@ -55,7 +55,7 @@ class NgramHasher:
 
     @staticmethod
     def runs(numbers: Array, size: int) -> Array:
-        """Return the hash of each n-gram of `size` words, (n - size + 1,)."""
+        """Return the hash of each n-gram of `size` words, (n - size + 1,), given word hashes (`numbers`)."""
         count = len(numbers) - size + 1
         if count < 1:
             return np.empty(0, dtype=np.uint64)
@@ -68,7 +68,7 @@ class NgramHasher:
 
 @dataclass
 class RoleNgrams:
-    """The n-grams of words in the texts of one role (such as `text` or `question`) of a suite's split."""
+    """The word n-grams of one field (role), such as `text` or `question`, in a split of a benchmark suite."""
 
     rows: SuiteRows
     role: str
@@ -78,7 +78,7 @@ class RoleNgrams:
     short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """Return the row of the report for this role, given the hashes found in the store by n-gram size."""
+        """Return the report row for this field; `hits` has the hashes found in the store, by n-gram size."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))
@@ -98,7 +98,7 @@ class RoleNgrams:
 
 
 def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> list[dict[str, Any]]:
-    """Return for each split and role how many examples share an n-gram of `size` words with a token store."""
+    """Return, per split and field (role), how many examples share an n-gram of `size` words with a token store."""
     hashes = NgramHasher()
     asked = [made for rows in splits for role in ROLES if (made := _ask(rows, role, size, hashes)) is not None]
     wanted: dict[int, list[int]] = {}
@@ -118,7 +118,7 @@ def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) 
 
 
 def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgrams | None:
-    """Return the n-grams of a role's texts; None if no row has the role."""
+    """Return the word n-grams of a field (role) of rows; None if no row has the field."""
     made = RoleNgrams(rows, role)
     there = False
     for number, row in enumerate(rows.rows):

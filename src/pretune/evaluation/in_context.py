@@ -31,7 +31,7 @@ KEYS = ("instruction", "template", "verbalizer", "no_answer")  # of the prompt o
 
 @dataclass
 class InContextLearning:
-    """In-context learning of a suite's task with a generative model; the prompt shows `shots` sampled training examples."""
+    """In-context learning of a suite's task with a generative model; prompts have `shots` sampled training examples."""
 
     generator: TextGenerator | Seq2SeqGenerator
     task: SuiteTask
@@ -52,7 +52,7 @@ class InContextLearning:
         return True
 
     def predictor(self, seed: int, rows: LabeledRows) -> ClozePredictor:
-        """Return a predictor whose prompt fits the fields of some rows and shows the training examples of a seed."""
+        """Return a predictor with a prompt for the fields of `rows` and the training examples sampled with a seed."""
         cloze = self.task.prompt.get("template") or self.default_cloze(rows)
         for name in re.findall(r"{(\w+)}", cloze):
             if name not in (known := ["text", *(["pair"] if rows.pairs else []), *rows.extra]):
@@ -64,14 +64,14 @@ class InContextLearning:
         return ClozePredictor(self.generator, ClozeQuestion(cloze, shown=shown, max_new_tokens=tokens, before=before))
 
     def default_cloze(self, rows: LabeledRows) -> str:
-        """Return the default template of the task, adapted to rows with a second text or without a question."""
+        """Return the task's default prompt template, adapted to rows with a second text or without a question."""
         cloze: str = self.template
         if rows.pairs is not None and "{pair}" not in cloze:
             cloze = cloze.replace("{text}", "{text}\n{pair}")
         return cloze if "question" in rows.extra else cloze.replace(" {question}", "")
 
     def sample_examples(self, seed: int) -> LabeledRows:
-        """Return the training examples that the prompt of a seed shows, in random order, labeled with their gold answers."""
+        """Return the training examples for the prompt, sampled by a seed, with their gold answers as labels."""
         rows = self.rows["train"]
         if self.task_prompt.per_class:
             drawn = sample_rows_per_class([row["label"] for row in rows.rows], self.shots, seed)
@@ -84,14 +84,14 @@ class InContextLearning:
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return the values of the template's placeholders for each row: its texts and numbers, and those that the task adds."""
+        """Return the values of the template's placeholders for each row: its fields, and those that the task adds."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
         return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, extra=more)
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that answers some rows; the name of the folder is the seed."""
+        """Return a function that answers rows of a task; the name of `folder` is the seed that samples the prompt."""
         slots = self.fill_slots(rows.rows)
         predictor = self.predictor(int(folder.name), slots)
         self.prompt = predictor.prompt(slots)

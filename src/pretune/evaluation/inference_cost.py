@@ -18,7 +18,7 @@ STATUS = Path("/proc/self/statm")
 
 @dataclass
 class Cost:
-    """The time of inference in seconds, and its peak memory in bytes (of the whole process on a CPU, if known)."""
+    """The cost of inference: seconds, and peak memory in bytes (on a CPU, of the whole process; None if unknown)."""
 
     seconds: float = 0.0
     memory: int | None = None
@@ -47,7 +47,7 @@ def measure_cost(device: torch.device) -> Iterator[Cost]:
 
 
 class _Resident(threading.Thread):
-    """A thread that samples the resident memory of the process and keeps the maximum."""
+    """A thread that samples the resident memory of this process and records the peak."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -55,16 +55,16 @@ class _Resident(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Sample the memory until `finish` is called."""
+        """Sample the resident memory of the process until `finish` is called."""
         while not self.ended.wait(EVERY):
             self.look()
 
     def look(self) -> None:
-        """Read the resident memory and update the maximum."""
+        """Measure the resident memory of the process once, and update the peak."""
         self.most = max(self.most, int(STATUS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 
     def finish(self) -> int:
-        """Stop the thread and return the maximum in bytes."""
+        """Stop the thread, and return the peak memory in bytes."""
         self.ended.set()
         self.join()
         self.look()

@@ -29,7 +29,7 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading texts: how many, in windows of how many tokens, and how files are decoded."""
+    """Options for reading evaluation texts: their number, the window length in tokens, and how files are decoded."""
 
     max_length: int | None = None
     stride: int | None = None
@@ -41,7 +41,7 @@ class ReadingOptions:
 def evaluate_language(
     scorer: LikelihoodScorer, data: Sequence[str | Path] | str | Path, how: ReadingOptions, columns: Row
 ) -> Row:
-    """Return the metrics that suit the files: accuracy for files of sentence pairs, perplexity for other texts."""
+    """Return language-modeling metrics of files: accuracy for files of minimal pairs, perplexity for other texts."""
     files = find_files(data)
     first = _first_row(files[0], how.encoding_errors)
     if BETTER in first or MORE in first:
@@ -169,7 +169,7 @@ def _first_row(file: Path, errors: Errors) -> Row:
 
 
 def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> list[Row]:
-    """Read the rows of sentence pairs, at most `limit` per file."""
+    """Read the rows of sentence pairs in files, with the columns `names`, at most `how.limit` per file."""
     found: list[Row] = []
     for file in files:
         for line, row in islice(_table(file, how.encoding_errors), how.limit):

@@ -38,7 +38,7 @@ def stratified_order(examples: Any, seed: int = 0) -> list[int]:
 
 
 def relative_ranks(kinds: Iterable[str]) -> list[float]:
-    """Return the relative rank of each item within its class, in (0, 1); sorted by rank, every prefix is stratified.
+    """Return the relative rank, in (0, 1), of each item in its class; sorted by it, every prefix is stratified.
 
     >>> relative_ranks("xxyx")[1:3]
     [0.5, 0.5]
@@ -65,9 +65,9 @@ def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
 def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """Train on subsets of the examples, and write and return one point per size with mean and deviation over seeds.
+    """Train on subsets of the given sizes; write and return one point per size, with mean and deviation over seeds.
 
-    With `scratch`, models trained from random weights are included. Finished runs are reused.
+    With `scratch`, models trained from random weights are also included. Results of finished runs are reused.
     """
     order = stratified_order(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
@@ -97,7 +97,7 @@ def run_learning_curve(
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Train pretrained or random weights on subsets of the examples, and return the scores by size and learner."""
+    """Train each wanted (size, learner), with pretrained or random weights, and return the scores of all seeds."""
     seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:

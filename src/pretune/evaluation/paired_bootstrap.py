@@ -56,7 +56,7 @@ def compare(
 def compare_additive(
     name: str, first: Sequence[AdditiveMetrics], second: Sequence[AdditiveMetrics], seed: int = 0
 ) -> Difference:
-    """Compare two models by an additive metric; the sums of many bootstrap rounds are computed at once."""
+    """Compare two models by an additive metric (a function of sums), with many bootstrap rounds computed at once."""
     sides = (first, second)
     found = [float(np.mean([parts.compute()[name] for parts in side])) for side in sides]
     every = [parts for side in sides for parts in side]
@@ -79,7 +79,7 @@ def compare_additive(
 
 
 def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
-    """Yield the sampled examples, (units,), and the sampled seeds of each model, for each bootstrap round."""
+    """Yield, per bootstrap round, the sampled examples, (units,), and the sampled seeds of each model (`sides`)."""
     chance = np.random.default_rng(seed)
     for _ in range(ROUNDS):
         drawn = chance.integers(0, units, units)
@@ -87,7 +87,7 @@ def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tu
 
 
 def _difference(found: Sequence[float], scored: Sequence[Sequence[Sequence[float]]]) -> Difference:
-    """Return the comparison of two models, given their scores and those of each bootstrap round by model and seed."""
+    """Return a comparison of two models, given their scores and those of each bootstrap round, by model and seed."""
     differences = np.array([np.mean(second) - np.mean(first) for first, second in scored])
     tail = 100 * (1 - COVERAGE) / 2
     low, high = (float(np.percentile(differences, q)) for q in (tail, 100 - tail))

@@ -46,12 +46,12 @@ class TaskReport:
 
     @property
     def classifies(self) -> bool:
-        """Return whether each answer is one of several classes, so that there is a confusion matrix."""
+        """Return whether the task is single-label classification, so that there is a confusion matrix."""
         return self.material.task.single_label and all("label" in answer for answer in self.answers)
 
     @cached_property
     def judged(self) -> list[ScoredAnswer]:
-        """Return every answer with its gold answer and its score."""
+        """Return every answer of the model with its gold answer and score."""
         return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:

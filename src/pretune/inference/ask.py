@@ -52,7 +52,7 @@ EXAMPLE_SEPARATOR = "\n\n"  # between examples
 
 @dataclass(frozen=True)
 class ClozeQuestion:
-    """A cloze template, the labels to choose from (none: the answer is generated), and labeled examples to show first."""
+    """A cloze template with the labels to choose from (if none, the answer is generated) and few-shot examples."""
 
     template: str
     labels: Sequence[str] = ()
@@ -122,9 +122,9 @@ def is_masked_language_model(reference: str | Path) -> bool:
 
 
 class ClozePredictor:
-    """A generative model that answers a cloze question for rows of texts.
+    """A generative model that answers a cloze question for each row of texts.
 
-    An encoder-decoder reads everything before the gap and generates the answer.
+    An encoder-decoder reads everything before the [MASK] of the template and generates the answer.
     """
 
     def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
@@ -154,7 +154,7 @@ class ClozePredictor:
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return one input sequence per row: the labeled examples, and the cloze up to its gap.
+        """Return one input sequence per row: the few-shot examples, and the row's prompt up to its [MASK].
 
         Texts are truncated so that `spare` more tokens fit.
         """
@@ -174,7 +174,7 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before the cloze: the instruction, and the last examples that fit into `most` tokens."""
+        """Return the text before a row's prompt: the instruction, and the last examples that fit into `most` tokens."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
@@ -185,7 +185,7 @@ class ClozePredictor:
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
-        """Return the labeled examples as texts, with their answers filled in."""
+        """Return the few-shot examples as texts, with their answers in place of [MASK]."""
         shown = self.question.shown
         if shown is None:
             return []
@@ -223,7 +223,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Return the token ids of each answer; raise an error for an answer without tokens."""
+        """Return the token ids of each answer text; raise an error for an answer without tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -232,7 +232,7 @@ class ClozePredictor:
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Return a decoding session for some sequences with room for `more` tokens, and the prompts to read first."""
+        """Start decoding the sequences `read`, with room for `more` tokens each; return the session and its prompts."""
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts
@@ -243,9 +243,9 @@ class ClozePredictor:
         return reader, [begin] * len(read.index)
 
     def read_on(self, reader: DecodingSession, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
-        """Add the log-likelihoods of all tokens of the answers but the first to `scores`, in place.
+        """Add the log-likelihoods of the answers' tokens after the first to `scores`, in place.
 
-        The session has read everything before the first token.
+        The decoding session `reader` has already read everything before the first token of an answer.
         """
         going = [(k, word) for k, some in enumerate(words) for word in range(len(some)) if len(some[word]) > 1]
         before = [k for k, _ in going]

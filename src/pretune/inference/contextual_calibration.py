@@ -19,14 +19,14 @@ CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the p
 
 
 def content_free_rows(rows: LabeledRows) -> LabeledRows:
-    """Return rows of texts without content, such as N/A, with the same columns as other rows."""
+    """Return rows with the same columns as `rows` whose texts have no content, such as N/A, for calibration."""
     texts = list(CONTENT_FREE_TEXTS)
     more = dict.fromkeys(rows.extra, texts)
     return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, extra=more)
 
 
 def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
-    """Return answers whose probabilities are divided by the mean ones for texts without content, and normalized.
+    """Return answers with probabilities divided by those for content-free texts (`empty`, averaged) and normalized.
 
     >>> half = {"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}
     >>> calibrate_answers([half], [half])[0]["probabilities"]

@@ -27,7 +27,7 @@ from pretune.text.examples.labeled import TableChunk
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of one or several models for the examples of an excerpt (some rows of a table)."""
+    """The predictions of one or several models for the examples in a chunk of a table."""
 
     by_model: list[list[Answer]]  # of each model, one per example
     combined: list[Answer]  # of the ensemble, one per example
@@ -57,7 +57,7 @@ class Ensemble:
                 model.root.set_activation_dtype(torch.bfloat16)
 
     def __call__(self, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Predictions:
-        """Return the predictions of all models for some rows of a table."""
+        """Return the predictions of all models for `part`, a chunk of a table; `answered` is whether it has labels."""
         examples = read_excerpt(self.task, part, columns, answered)
         answerers = [Predictor(model, task, examples) for model, task in self.members]
         by_model = [answer(self.device) for answer in answerers]
@@ -93,7 +93,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
 
 
 def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Return one prediction per example that combines those of several models; the task must be `combinable`."""
+    """Return one prediction per example that combines those of several models, as the task defines (such as a mean)."""
     return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*by_model, strict=True))]
 
 
@@ -109,7 +109,7 @@ def predict_excerpts(
     executor: Executor = "local",
     quick: bool = False,
 ) -> Iterator[tuple[TableChunk, Predictions]]:
-    """Yield excerpts (chunks of a table) with their predictions, in order; with `quick`, a GPU computes in bfloat16.
+    """Yield chunks of a table with their predictions, in order; with `quick`, a GPU computes in bfloat16.
 
     Several processes run on a CPU, each with its own copies of the models and at most two excerpts in its queue. Jobs on a
     cluster take one GPU each, if it has any.
@@ -149,7 +149,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield excerpts with the columns to read, which the first excerpt of a file determines for the whole file."""
+    """Yield table chunks with the columns to read, which the first chunk of a file determines for the whole file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -164,7 +164,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return the predictions for one excerpt, in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return the predictions for a chunk of a table, in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -172,5 +172,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return the predictions for one excerpt, in a worker process; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return the predictions for a table chunk, in a worker process; `job` has the arguments of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

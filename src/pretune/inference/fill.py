@@ -46,9 +46,9 @@ class MaskFiller:
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text with gaps, between start and separator token.
+        """Return the token ids of a text with [MASK] tokens, between start and separator token.
 
-        A gap is [MASK] or the tokenizer's own mask token; RoBERTa's includes the space before it.
+        The tokenizer's own mask token is also recognized; RoBERTa's includes the space before it.
         """
         tokenizer = self.model.require_tokenizer()
         return self._framed(
@@ -56,13 +56,13 @@ class MaskFiller:
         )
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
-        """Return token ids between start and separator token."""
+        """Return token ids with the start token before them and the separator token after them."""
         tokenizer = self.model.require_tokenizer()
         return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
-        """Return the logits (gaps, vocabulary) at the positions `at`; those of special tokens are -inf."""
+        """Return the logits, (positions, vocabulary), at the positions `at`; those of special tokens are -inf."""
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]
@@ -88,7 +88,7 @@ class MaskFiller:
         return {"text": text, "gaps": self.candidates(ids, gaps, top_k), "filled": tokenizer.decode(filled)}
 
     def candidates(self, ids: Sequence[int], gaps: Sequence[int], top_k: int = 5) -> list[list[dict[str, Any]]]:
-        """Return the most likely tokens for each gap, with their probabilities."""
+        """Return the `top_k` most likely tokens with their probabilities for each mask position in `gaps`."""
         tokenizer = self.model.require_tokenizer()
         found = []
         for row in self.logits(ids, gaps).softmax(-1):
@@ -98,7 +98,7 @@ class MaskFiller:
         return found
 
     def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:
-        """Return token ids with all gaps filled one by one, the most confident first, each given those filled before."""
+        """Return token ids with the masks at `gaps` filled one at a time, the most confident first."""
         filled, left = list(ids), list(gaps)
         while left:
             probabilities = self.logits(filled, left).softmax(-1)

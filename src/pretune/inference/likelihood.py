@@ -41,7 +41,7 @@ LOGITS = 1 << 26  # computed at once
 
 @dataclass
 class ScoringInput:
-    """One input sequence of a model, and which tokens of a text are scored with it."""
+    """One input sequence of a model, with the positions of the tokens to compute log-likelihoods of."""
 
     ids: Array  # (n,)
     at: Array  # (m,) the states that predict; (m, 2) with the direction, for models of two stacks
@@ -68,13 +68,13 @@ class TemplateTokens:
         return np.concatenate([self.before, ids, self.after])
 
     def segment(self, tokens: int) -> Array:
-        """Return the segment ids of a sequence with this number of tokens, (n,)."""
+        """Return the segment ids, (tokens,), of a sequence of `tokens` tokens."""
         return np.where(np.arange(tokens) < tokens - self.third, 0, 2)
 
 
 @dataclass(frozen=True)
 class ScoringMethod:
-    """A method to score the tokens of texts with models that were trained for one objective."""
+    """A way to compute log-likelihoods of tokens, for models with one kind of objective, such as masked LM."""
 
     # (ids of a window, tokens to score, special tokens) → inputs
     inputs: Callable[[Array, Array, TemplateTokens], Iterator[ScoringInput]]
@@ -90,7 +90,7 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window as one input; each token is predicted from the state before it, if there is one."""
+    """Yield one input for a causal LM; each token in `counted` is predicted from the state before it, if any."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -101,7 +101,7 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window for both directions; a token weighs 0.5 in each, or 1 if it has context in only one."""
+    """Yield an input per direction; each token weighs 0.5 in both, or 1 if it has context in only one direction."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -114,7 +114,7 @@ def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Itera
 
 
 def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one copy of the window per scored token, in which that token is masked."""
+    """Yield one input per token in `counted`: the window of `ids` with that token masked."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
@@ -124,7 +124,7 @@ def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scori
 
 
 def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one copy of the window per scored token, with a query token at its position (XLNet)."""
+    """Yield one input per token in `counted`: the window of `ids` with a query token at its position (XLNet)."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -141,7 +141,7 @@ def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scor
 
 
 def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window unchanged as one input; each token is scored at its own state."""
+    """Yield the window of `ids` as one input, in which each token in `counted` is scored at its own position."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
@@ -221,7 +221,7 @@ class LikelihoodScorer:
         return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
 
     def _roles(self, names: Sequence[str]) -> Array:
-        """Return the ids of special tokens, given their names; names that the tokenizer does not have are skipped."""
+        """Return the ids of the special tokens with some role names; roles that the tokenizer lacks are skipped."""
         tokenizer = self.model.require_tokenizer()
         return np.array([tokenizer.role(name) for name in names if tokenizer.has_role(name)], dtype=np.int64)
 
@@ -268,7 +268,7 @@ class LikelihoodScorer:
         length: int | None,
         stride: int | None,
     ) -> Iterator[ScoringInput]:
-        """Yield the input sequences for all windows of all texts."""
+        """Yield the model inputs that score all windows of all texts, given their token ids and their order."""
         frame, method = self.frame, self.method
         longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.max_positions or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
@@ -299,7 +299,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Score a batch of inputs, and add the log-likelihoods to `sums` and `found`, in place."""
+        """Score a batch of inputs (`views`); add log-likelihoods to `sums` and mark the scored tokens in `found`."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]
@@ -337,7 +337,7 @@ class LikelihoodScorer:
 
 
 def scoring_windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
-    """Return windows of at most `room` tokens, `stride` apart, as (start, end, tokens that are scored in the window).
+    """Return windows of at most `room` tokens, `stride` apart, as (start, end, indices of the tokens it scores).
 
     >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]

@@ -72,7 +72,7 @@ def find_neighbors(
 def nearest_words(
     own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top_k: int
 ) -> list[dict[str, Any]]:
-    """Return the words among `others` that are most similar to word number `own`, each once, with its sentence."""
+    """Return the `top_k` words most similar to the word with index `own` among the indices `others`, with sentences."""
     similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):
@@ -86,7 +86,7 @@ def nearest_words(
 
 
 def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int]:
-    """Return `count` members whose vectors differ: the first, then repeatedly the one least similar to those chosen."""
+    """Return `count` indices in `among`: the first, then each time the one least similar to those already chosen."""
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]
     while len(chosen) < min(count, len(among)):
@@ -110,7 +110,7 @@ def take_sentences(documents: Iterable[str], max_words: int, language: str) -> I
 
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:
-    """Return the index of the first occurrence of `word` in text 0, spelled as the tokenizer spells it."""
+    """Return the index of the first occurrence of `word`, as tokenized, in the text number 0; `words` has all words."""
     spelled = (word if tokenizer.characters else tokenizer.decode(tokenizer.encode(word)).strip()).casefold()
     in_text = np.flatnonzero(places == 0)
     for index in map(int, in_text):
@@ -146,7 +146,7 @@ def word_vectors(model: Model, texts: Sequence[str], layer: int = -1) -> tuple[A
 
 
 def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Array, list[str], Array]:
-    """Return the word number of each token, (n,), -1 for special tokens; the words; and the row of each word."""
+    """Return the word index of each token, (n,), -1 for special tokens; the words; and the row of each word."""
     ids = packed.ids.numpy()
     assert packed.host_offsets is not None
     offsets = packed.host_offsets

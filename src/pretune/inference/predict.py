@@ -30,7 +30,7 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return the objectives that a model was trained for, and its task, without reading weights.
+    """Return the objectives and the task that a model was trained for, from its configuration, without its weights.
 
     For a model trained for several tasks, `name` chooses one.
     """
@@ -142,14 +142,14 @@ def report_blank(blank: int, count: int) -> None:
 
 
 def texts_as_excerpt(texts: Sequence[str], pairs: Sequence[str] | None = None) -> TableChunk:
-    """Return texts, or pairs of texts, as rows of a table with the columns `text` and `pair`."""
+    """Return texts, or pairs of texts, as a chunk of a table with the columns `text` and `pair`."""
     columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     return TableChunk(TEXTS, list(enumerate(rows, 1)), rows[0])
 
 
 def read_excerpt(task: Task, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Any:
-    """Return the examples in some rows of a table."""
+    """Return the examples of a task in `part`, a chunk of a table; `answered` is whether labels are read."""
     try:
         return task.read(part, columns, answered=answered)
     except PretuneError as error:

@@ -18,13 +18,13 @@ ROWS = 1024  # per excerpt
 
 
 def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Iterator[TableChunk]:
-    """Yield all rows of some files in order, as excerpts of up to 1024 rows; a task may have its own reader of rows."""
+    """Yield all rows of files in order, in chunks of up to 1024 rows; a task may define its own reader of rows."""
     for file in files:
         yield from read_chunks(file, ROWS, table_rows if task is None else task.rows)
 
 
 class PredictionColumns:
-    """A function that adds predictions to table rows as columns, under names that the table does not have.
+    """A callable that adds predictions to table rows as new columns, renamed where a column already exists.
 
     With `probabilities`, each class gets a column for its probability; otherwise the probabilities stay `nested`, or are left
     out. Where a row has several examples, the values are lists.
@@ -40,7 +40,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of an excerpt with their predictions as further columns.
+        """Return the rows of a table chunk with their predictions in new columns.
 
         `lines` gives the line of each prediction, if a row may have several.
         """
@@ -62,7 +62,7 @@ class PredictionColumns:
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
-        """Return a prediction as columns: with one column per class, with nested probabilities, or without any."""
+        """Return a prediction as columns; class probabilities get one column each, stay nested, or are left out."""
         classes = answer.get("probabilities")
         if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}
@@ -73,7 +73,7 @@ class PredictionColumns:
 
 
 def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
-    """Return predictions grouped into rows of `counts` predictions each; each value becomes a list.
+    """Return one dictionary of lists per row, from consecutive predictions; `counts` has the number per row.
 
     >>> group_by_row([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]

@@ -26,7 +26,7 @@ EXCERPT_ROWS = 1024  # texts per excerpt
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task of all teachers; raise an error if it cannot be distilled from texts or its labels differ."""
+    """Return the task of all teachers; raise an error if texts cannot be labeled for it, or its labels differ."""
     task = shared_task(teachers)
     known = list(task.labels)
     if not task.distillable or task.name != task.kind or task.multi_label:
@@ -89,7 +89,7 @@ def label_with_teachers(
 
 
 def training_target(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
-    """Return the training target in a teacher's prediction: probabilities of the labels, a value, or a text."""
+    """Return a teacher's prediction as training target: probabilities in the order of `labels`, a number, or a text."""
     if labels:
         return [answer["probabilities"][label] for label in labels]
     return [answer["value"] if "value" in answer else answer["answer"]]

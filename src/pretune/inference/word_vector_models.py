@@ -70,7 +70,7 @@ def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> 
 
 
 def word_embedding_table(model: Model) -> Tensor:
-    """Return the embedding table that word vectors are copied into."""
+    """Return the embedding matrix of a model that `copy_word_vectors` writes to."""
     for head in model.root.heads.values():
         if isinstance(head, LayerFeaturesHead) and hasattr(head.features, "words"):
             return head.features.words

@@ -32,9 +32,9 @@ def positive_class(task: Any) -> str | None:
 def bootstrap_scores(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
 ) -> Iterator[dict[str, float]]:
-    """Yield the metrics of `rounds` bootstrap samples of the examples (of the queries, for the task `rank`).
+    """Yield the metrics of a model's answers on `rounds` bootstrap samples of the examples, sampled with `chance`.
 
-    A bootstrap sample has as many examples as the original, drawn with replacement.
+    A sample has as many examples as the original, with replacement; for the task `rank`, whole queries are sampled.
     """
     sums = task.metric_sums(answers, examples)
     if sums is not None:
@@ -47,7 +47,7 @@ def bootstrap_scores(
 
 
 def majority_score(task: Any, train: Any, test: Any) -> float:
-    """Return the primary metric of the majority-class baseline of training examples on test examples.
+    """Return the primary metric on `test` of always answering the majority class of `train`.
 
     The score is 0 for a task without a majority-class baseline.
     """

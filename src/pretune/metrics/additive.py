@@ -13,7 +13,7 @@ from pretune.runtime.arrays import Array
 
 @dataclass(frozen=True)
 class AdditiveMetrics:
-    """Metrics as a function of sums, with the contribution of each unit (usually an example) to the sums.
+    """Metrics that are functions of sums over units (usually examples), stored with each unit's contribution.
 
     >>> AdditiveMetrics(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).compute()
     {'accuracy': 0.5}
@@ -23,12 +23,12 @@ class AdditiveMetrics:
     from_sums: Callable[[Array], dict[str, float]]
 
     def compute(self, units: Any = slice(None)) -> dict[str, float]:
-        """Return the metrics over all units, or over the units at the given indices, which may repeat."""
+        """Return the metrics over all units, or over those at the given indices, which may repeat (bootstrap)."""
         return {name: float(value) for name, value in self.from_sums(self.values[units].sum(0)).items()}
 
 
 def join_metrics(parts: Sequence[AdditiveMetrics]) -> AdditiveMetrics:
-    """Join several metrics of the same units into one object."""
+    """Join several AdditiveMetrics of the same units (usually examples) into one object."""
     ends = np.cumsum([part.values.shape[1] for part in parts])[:-1]
 
     def from_sums(sums: Array) -> dict[str, float]:
@@ -39,7 +39,7 @@ def join_metrics(parts: Sequence[AdditiveMetrics]) -> AdditiveMetrics:
 
 
 def mean_metrics(rows: Sequence[Sequence[float]], *names: str) -> AdditiveMetrics:
-    """Return named metrics that are means over units, given one row of values, (names,), per unit."""
+    """Return metrics that are means over units (usually examples), given one row of named values per unit."""
     values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     return AdditiveMetrics(
         np.hstack([values, np.ones((len(rows), 1))]),

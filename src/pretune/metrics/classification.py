@@ -73,7 +73,7 @@ def most_frequent(labels: Iterable[Any]) -> Any:
 
 
 def class_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of the tasks `classify` and `match`, given predicted answers and labeled examples."""
+    """Return the classification metrics of predicted answers on labeled examples (tasks `classify` and `match`)."""
     if task.multi_label:
         return multi_label_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

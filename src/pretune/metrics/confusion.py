@@ -39,7 +39,7 @@ def accuracy(counts: Array, labels: list[str]) -> float:
 
 
 def f1(counts: Array, labels: list[str]) -> float:
-    """Return the F1 of the positive class: the label "1" if all labels are 0 or 1, else the last in alphabetical order."""
+    """Return the F1 of the positive class: "1" if the labels are 0 and 1, else the last label in alphabetical order."""
     positive = "1" if set(labels) <= {"0", "1"} else labels[-1]
     return f1_of(counts, np.array([label == positive for label in labels]))
 
@@ -56,7 +56,7 @@ def macro_f1(counts: Array, labels: list[str]) -> float:
 
 
 def f1_of(counts: Array, positive: Array) -> float:
-    """Return the F1 of the classes in the mask `positive`, (labels,), treated as one class; 0 if they do not occur."""
+    """Return the F1 of the classes in the mask `positive`, merged into one class; 0 if they do not occur."""
     both = counts[positive].sum() + counts[:, positive].sum()
     return float(2 * counts[positive][:, positive].sum() / both) if both else 0.0
 

@@ -83,7 +83,7 @@ def _f1(common: int, expected: int, predicted: int) -> float:
 
 
 def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
-    """Return the n-grams of `size` words (or characters of a text), with their counts."""
+    """Return a counter of the n-grams of `size` words, or of characters if given a text."""
     return Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
@@ -168,13 +168,13 @@ TEXT_METRICS = {
 
 
 def text_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of the task `generate` for free text, given generated answers and labeled examples."""
+    """Return the text metrics (such as ROUGE and BLEU) of generated answers on labeled examples, for free text."""
     predicted = [answer["answer"] for answer in answers]
     return join_metrics([metric(examples.labels, predicted) for metric in TEXT_METRICS[task.metric]])
 
 
 def closed_set_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of the task `generate` for a closed set of answers, including those of a classifier."""
+    """Return the metrics of generated answers that come from a closed set, including classification metrics."""
     predicted = [answer["answer"] for answer in answers]
     metrics = text_metrics(answers, examples, task).compute()
     return {**metrics, **classification_metrics(examples.labels, predicted, task.labels)}

@@ -27,7 +27,7 @@ class ScoredAnswer:
 
 
 def score_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the answers of `classify`, `match` and `prompt`: 1 or 0, or the F1 of two label sets in multi-label tasks."""
+    """Score each predicted class 1 or 0; for multi-label tasks, by the F1 of the predicted and expected label sets."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
     if task.multi_label:
         return [
@@ -55,7 +55,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the tags that `tag` predicts by the share of correct words; the answers list only the words that differ."""
+    """Score each tagged sentence by its share of correct words; the results show only the words with wrong tags."""
     scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
         both = convert_tags(tags, task.written), answer["tags"]
@@ -66,12 +66,12 @@ def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[Scor
 
 
 def score_extracted(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the answers that `answer` extracts from passages by word F1."""
+    """Score each answer that was extracted from a passage by word F1 with the expected answers."""
     return _score_by_word_f1(answers, gold_texts(examples))
 
 
 def score_entities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the entities that `entity` chooses for a placeholder by word F1."""
+    """Score each entity that was chosen to fill a cloze query by word F1 with the expected answers."""
     return _score_by_word_f1(answers, [group.gold_answers for group in examples.groups])
 
 
@@ -90,13 +90,13 @@ def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]])
 
 
 def score_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the texts that `generate` writes by word F1."""
+    """Score each generated text by word F1 with the expected text."""
     pairs = enumerate(zip(examples.labels, (answer["answer"] for answer in answers), strict=True))
     return [ScoredAnswer(row, expected, text, answer_f1(expected, text)) for row, (expected, text) in pairs]
 
 
 def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the choices of `choose`: 1 for a correct choice, else 0."""
+    """Score each multiple-choice answer: 1 for a correct choice, else 0."""
     return [
         ScoredAnswer(
             row,
@@ -110,13 +110,13 @@ def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[S
 
 
 def score_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the numbers that `regress` predicts: 1 minus the error, in standard deviations of the expected numbers."""
+    """Score each predicted number by 1 minus its error, in standard deviations of the expected numbers."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return _score_by_error(expected, predicted, np.abs(expected - predicted) / (expected.std() or 1.0))
 
 
 def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the similarities of `contrast`: 1 minus the difference of the standardized similarities.
+    """Score each predicted similarity of two texts by 1 minus its difference to the expected one, both standardized.
 
     Without expected similarities, the score is the reciprocal rank of the text's own pair among all candidates.
     """
@@ -128,13 +128,13 @@ def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> l
 
 
 def _score_by_error(expected: Any, predicted: Any, errors: Any) -> list[ScoredAnswer]:
-    """Score predicted numbers by 1 minus their errors."""
+    """Score each predicted number by 1 minus its error."""
     rows = enumerate(zip(expected, predicted, errors, strict=True))
     return [ScoredAnswer(row, f"{x:g}", f"{y:.4g}", 1 - float(error)) for row, (x, y, error) in rows]
 
 
 def score_rankings(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score the ranking of each query of `rank` by nDCG, with the most relevant and the top-ranked candidate as texts."""
+    """Score each query by the nDCG of its ranking; the texts are its most relevant and its top-ranked candidate."""
     queries, relevances = examples.queries, np.array(examples.labels)
     scores = np.array([answer["score"] for answer in answers])
     scored = []

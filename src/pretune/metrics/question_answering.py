@@ -76,7 +76,7 @@ def question_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the no-answer threshold with the highest F1 on labeled questions; {} if all of them are answerable."""
+    """Return the no-answer threshold with the best F1 on labeled questions, by name; {} if all are answerable."""
     expected = gold_texts(examples)
     if all(expected):
         return {}
@@ -99,5 +99,5 @@ def gold_texts(examples: Any) -> list[list[str]]:
 
 
 def entity_cloze_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return exact match and F1 of the task `entity`: for each query the best over its correct answers, as in ReCoRD."""
+    """Return exact match and F1 of entities chosen for cloze queries, the best over the correct answers (ReCoRD)."""
     return answer_metrics([group.gold_answers for group in examples.groups], [answer["answer"] for answer in answers])

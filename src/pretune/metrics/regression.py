@@ -31,7 +31,7 @@ def regression_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: A
 
 
 def similarity_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of the task `contrast`: correlations with expected similarities, or retrieval accuracy and MRR.
+    """Return correlations with the expected similarities of text pairs or, without those, retrieval accuracy and MRR.
 
     Without expected similarities, the rank of each text's own pair among all candidates is scored.
     """

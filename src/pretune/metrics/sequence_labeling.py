@@ -47,9 +47,9 @@ def entity_metrics(
 
 
 def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of the task `tag`; for semantic roles, spans of the type V (the predicate) are ignored.
+    """Return the metrics of predicted tags on labeled sentences.
 
-    CoNLL-2005 ignores them too.
+    For semantic role labeling, spans of type V (the predicate) are ignored, as in CoNLL-2005.
     """
     expected = [convert_tags(tags, task.written) for tags in examples.tags]
     without = ("V",) if task.predicate else ()

@@ -88,10 +88,10 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Mode
 def extend_positions(
     model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy"
 ) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model with `longest` learned positions, more than before, and a report.
+    """Return a copy of a model with learned positions extended to `longest`, and a report.
 
-    The old position embeddings are copied repeatedly, as those of RoBERTa for Longformer (Beltagy et al., 2020), or
-    interpolated to the new number.
+    The old position embeddings are copied repeatedly, as from RoBERTa to Longformer (Beltagy et al., 2020), or
+    interpolated to the new number, according to `how`.
     """
     before = model.backbone.max_positions
     if before is None:
@@ -124,7 +124,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a model with another configuration, a random backbone, and copies of the heads; entries per token are zeros."""
+    """Return a model with a new configuration, a random backbone and the old heads; per-token entries are zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))
@@ -151,7 +151,7 @@ def _vocabulary_tensors(root: Network) -> dict[str, int]:
 
 
 def _take(old: Tensor, dimension: int, old_ids: Tensor, old_size: int) -> Tensor:
-    """Return the old entries at `old_ids` along a dimension, and the mean of the first `old_size` entries for ids of -1."""
+    """Return the entries of `old` at `old_ids` along a dimension; for -1, the mean of its first `old_size` entries."""
     mean = old.narrow(dimension, 0, min(old_size, old.shape[dimension])).mean(dimension, keepdim=True)
     taken = old.index_select(dimension, old_ids.clamp(min=0))
     matched = (old_ids >= 0).view([-1 if axis == dimension else 1 for axis in range(old.dim())])
@@ -159,7 +159,7 @@ def _take(old: Tensor, dimension: int, old_ids: Tensor, old_size: int) -> Tensor
 
 
 def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
-    """Return the special-token ids of a configuration, such as pad_token_id, for a new tokenizer."""
+    """Return the special-token ids of a configuration, such as pad_token_id, changed to those of a new tokenizer."""
     roles = {**ROLE_KEYS, "pad_token_id": "padding"}
     ids = {
         key.name: tokenizer.roles.get(roles[key.name])
@@ -177,6 +177,6 @@ def _learned_positions(root: Network) -> list[tuple[str, LearnedPositions]]:
 
 
 def _kind_of_positions(root: Network) -> str:
-    """Return the kind of position encoding of a network without learned positions, for a message."""
+    """Return the kind of position encoding of a network without learned positions, for error messages."""
     kinds = {RotaryPositions: "rotary", SinusoidalPositions: "sinusoidal"}
     return next((kinds[type(module)] for module in root.modules() if type(module) in kinds), "relative")

@@ -16,7 +16,7 @@ from pretune.objectives.tasks.contrast import Contrast
 
 
 def stored_objectives(reference: str | Path) -> Mixture | None:
-    """Return the objectives of a stored model's heads, from its training or from its class in `transformers`, or None."""
+    """Return the objectives of a stored model's heads, from its training or its `transformers` class, or None."""
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:

@@ -53,7 +53,7 @@ class TaskOptionsSection(TypedDict, total=False):
 
 
 class PretuneSection(TypedDict, total=False):
-    """The section `pretune` of a config.json, with what other libraries have no keys for."""
+    """The section `pretune` of a config.json, for settings that the format of `transformers` has no keys for."""
 
     objective: str
     options: TaskOptionsSection
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
 
 @cache
 def log_once(line: str) -> None:
-    """Log a line the first time it occurs; a folder may be read several times."""
+    """Log a line, but only the first time in this process; a folder may be read several times."""
     log_info(line)
 
 
@@ -148,7 +148,7 @@ def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], wher
 
 
 def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
-    """Return the objective for the `problem_type` of a classifier; without one, a single label means regression."""
+    """Return the objective for the `problem_type` in a config.json; without one, a single label means regression."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; known: {', '.join(PROBLEMS)}")

@@ -26,7 +26,7 @@ def text_batches(
     length: int | None = None,
     change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Yield batches of tokenized texts of similar length; `batch.rows` has the index of the text of each sequence.
+    """Yield batches of tokenized texts of similar length; `batch.rows` has the index of each sequence's text.
 
     Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
     of each batch.

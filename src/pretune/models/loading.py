@@ -168,7 +168,7 @@ def _read_renamed_heads(
     heads: Collection[str],
     tied: bool,
 ) -> dict[str, Tensor]:
-    """Return initial parameters for the heads of tasks with names of their own: those of the task's kind (BERT's pooler)."""
+    """Return initial parameters for heads with custom names, from the checkpoint's head for the same type of task."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
         own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."
@@ -188,7 +188,7 @@ def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) ->
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Raise an error if a configuration describes a network far larger than its weights, before memory is allocated."""
+    """Raise an error, before allocating memory, if a configuration describes a network far larger than its weights."""
     described = sum(x.numel() for x in (*blueprint.parameters(), *blueprint.buffers()))
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:
@@ -217,7 +217,7 @@ def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> d
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer in a model folder, or None if there is none or there are two, for source and target (Marian)."""
+    """Return the tokenizer in a model folder; None if there is none, or one each for source and target (Marian)."""
     if not (folder / "tokenizer.json").is_file():
         files = [*map(folder.joinpath, ("vocab.txt", "vocab.json", "encoder.json")), *folder.glob("*.model")]
         if (folder / "source.spm").is_file() or not any(file.is_file() for file in files):

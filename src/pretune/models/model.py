@@ -36,7 +36,7 @@ class Network(nn.Module):
         self.keep_all_gradients = False
 
     def forward(self, joint: JointObjective, batch: Batch) -> Loss:
-        """Return the losses of a batch under a joint objective: objectives that share one forward pass of the backbone."""
+        """Return the losses of a batch for a joint objective: objectives that share a forward pass of the backbone."""
         loss = joint.loss(self.heads, self.backbone, batch)
         if self.keep_all_gradients:
             # Distributed processes must have gradients for the same parameters, whichever objective is active.
@@ -56,7 +56,7 @@ class Network(nn.Module):
         return {**dict(self.named_parameters()), **buffers}
 
     def set_activation_dtype(self, kind: torch.dtype) -> None:
-        """Set the data type in which embeddings output activations; parameters keep their data type."""
+        """Set the data type `kind` of the activations that embeddings output; parameters keep their data type."""
         for module in self.modules():
             if isinstance(module, Embeddings | AdaptiveEmbeddings | CharacterEmbeddings):
                 module.compute = kind
@@ -122,7 +122,7 @@ class Model:
         return self.tokenizer
 
     def require_trained(self, head: str, where: str | Path, advice: str) -> None:
-        """Raise an error if the head of an objective was never trained; the message ends with `advice` on what to do."""
+        """Raise an error, ending in `advice`, if a head still has random weights; `where` names the model."""
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:

@@ -112,7 +112,7 @@ print(outputs[0].shape)
 
 @dataclass(frozen=True)
 class TrainingHistory:
-    """How a model was trained, as recorded in the folder of its run."""
+    """The training history of a model for its card: recipe, data and results, as recorded in its run folder."""
 
     verb: str  # the command that trained it
     recipe: Mapping[str, Any]
@@ -183,7 +183,7 @@ class CardModel:
 
     @property
     def mask(self) -> str:
-        """The mask token of the tokenizer."""
+        """The mask token of the model's tokenizer, such as [MASK]."""
         token = read_optional(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
         return str(token.get("content", "[MASK]") if isinstance(token, Mapping) else token)
 
@@ -220,7 +220,7 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the metadata of a model card, which the Hugging Face Hub reads from its front matter."""
+    """Return the YAML metadata of a model card for the Hugging Face Hub; `before` is that of an earlier card."""
     # English is the default of the option, so that it does not tell the language of the text.
     written = str(history.recipe.get("language", "")) if history is not None else ""
     language = before.get("language") or ("" if written in ("en", "lines") else written)
@@ -244,7 +244,7 @@ def metadata(
 
 
 def description(subject: CardModel, source: Path | None) -> str:
-    """Return the paragraph of a model card that describes the model."""
+    """Return the paragraph of a model card that describes the model, and `source`, the folder it was exported from."""
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
     if "contrast" in subject.kinds and "embedding" in subject.ours:
@@ -260,7 +260,7 @@ def description(subject: CardModel, source: Path | None) -> str:
 
 
 def training(history: TrainingHistory) -> str:
-    """Return the paragraphs of a model card on the training data and procedure."""
+    """Return the paragraphs of a model card on training data and procedure, given the model's training history."""
     recipe, results = history.recipe, history.results
     start = short_name(recipe.get("model") or recipe.get("teacher"))
     begun = f"Made by `pretune {history.verb}`" + (f" from `{start}`" if start else "")
@@ -283,12 +283,12 @@ def training(history: TrainingHistory) -> str:
 
 
 def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a recipe, or an empty mapping if it is missing."""
+    """Return a section of a recipe by name, such as `optimizer`; an empty mapping if it is missing."""
     return validate_schema(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
 
 
 def score_table(history: TrainingHistory) -> str:
-    """Return a Markdown table of the scores of a model, with mean and standard deviation if there were several seeds."""
+    """Return a Markdown table of the scores in a training history, with mean and standard deviation over seeds."""
     seeds = history.results.get("seeds", {})
     date = f" ({history.date})" if history.date else ""
     text = f"On {history.scored_on}{date}:"
@@ -306,7 +306,7 @@ def score_table(history: TrainingHistory) -> str:
 
 
 def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
-    """Return the paragraph of a model card on the limitations of the model."""
+    """Return the paragraph of a model card on the limitations of a model (`subject`), given its training history."""
     sentences = []
     limit = read_optional(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
@@ -320,7 +320,7 @@ def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
 
 
 def usage(subject: CardModel) -> list[str]:
-    """Return the usage instructions of a model card, with code that runs in the parent folder of the model."""
+    """Return the usage instructions for a model (`subject`) in its card; the code runs in the model's parent folder."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
     snippets = {"pretune": with_pretune(subject)}
     if subject.library == "sentence-transformers":
@@ -335,7 +335,7 @@ def usage(subject: CardModel) -> list[str]:
 
 
 def with_pretune(subject: CardModel) -> str:
-    """Return a code block that uses the model with pretune."""
+    """Return a Markdown code block that shows how to use the model with pretune, for a model card."""
     kinds = set(subject.kinds)
     if kinds == {"contrast"}:
         verb = "embed"
@@ -353,7 +353,7 @@ def with_pretune(subject: CardModel) -> str:
 
 
 def with_transformers(subject: CardModel) -> str:
-    """Return a code block that uses the model with `transformers`."""
+    """Return a Markdown code block that shows how to use the model with `transformers`, for a model card."""
     kind, task = subject.architecture, subject.purpose[1]
     if task in PIPELINES and kind.endswith(PIPELINES[task]):
         return snippet(TRANSFORMERS.get(task, TRANSFORMERS["pipeline"]), subject, task=task)
@@ -366,7 +366,7 @@ def with_transformers(subject: CardModel) -> str:
 
 
 def snippet(code: str, subject: CardModel, **values: str) -> str:
-    """Return Python code as a Markdown block, with the values of its placeholders filled in as string literals."""
+    """Return Python code as a Markdown block, with placeholders replaced by properties of the model (`subject`)."""
     values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
     values |= {"text": TEXT, "other": OTHER}
     filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}

@@ -69,14 +69,14 @@ GraphScorer = Task | LanguageModel  # what computes the logits of an ONNX graph
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
-    """Return what computes the logits of a model's ONNX graph: one of the tasks, or else a language-model head, or None."""
+    """Return the task or else the language-model head that computes the logits of a model's ONNX graph, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
         return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
 
 
 class PaddedModel(nn.Module):
-    """A model with padded inputs, as other libraries prepare them."""
+    """A model that takes padded inputs, (b, L), as other libraries do, instead of concatenated sequences."""
 
     def __init__(self, model: Model, scorer: GraphScorer | None) -> None:
         super().__init__()

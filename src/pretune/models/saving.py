@@ -31,7 +31,7 @@ ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "st
 
 
 def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
-    """Write a model to a folder; parameters that the published layout of its family does not have go to head.safetensors."""
+    """Write a model to a folder; parameters that the family's published checkpoints lack go to head.safetensors."""
     _, others = _published(model, model.state(kind))
     if others:
         write_tensors(folder / HEAD_FILE, others)
@@ -43,7 +43,7 @@ def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
 def export_model(
     model: Model, folder: Path, kind: torch.dtype, compute: torch.dtype, shard: int | None, companions: bool
 ) -> str:
-    """Write a model in the published layout of its family and return the class that loads it; see `Model.export`."""
+    """Write a model in the format of its family's published checkpoints, and return the class that loads it."""
     if model.shape:
         raise PretuneError(
             f"a config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
@@ -66,7 +66,7 @@ def export_model(
 
 
 def check_encoder(model: Model, folder: Path) -> None:
-    """Raise an error if a model to export to sentence-transformers is an encoder-decoder, of which it uses the encoder alone."""
+    """Raise an error if a model is an encoder-decoder: sentence-transformers would use only its encoder."""
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(
             f"{folder}: sentence-transformers uses only the encoder of {model.family.name}, but pretune also its decoder; "
@@ -88,7 +88,7 @@ def _write_model(
     companions: bool = True,
     sparse: bool = False,
 ) -> str:
-    """Write a model and, with `companions`, models that belong to its heads; return the class in `transformers`."""
+    """Write a model and, with `companions`, further models that its heads contain; return its `transformers` class."""
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(f"{model.backbone.path}: an ONNX graph cannot be saved; use the model it was exported from")
     state = model.state(kind)
@@ -118,7 +118,7 @@ def _write_files(
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the parameters by their published names, and those that the published layout does not have."""
+    """Return the parameters that published checkpoints of the family have, by their names there, and all others."""
     heads = _exported_heads(model, _head_names(model))
     return model.family.table.write(state, heads, model.family.is_tied(model.config))
 
@@ -129,25 +129,25 @@ def _head_names(model: Model) -> frozenset[str]:
 
 
 def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
-    """Return the heads of the class of `transformers` that has most of `heads`; among equals, one with a task head."""
+    """Return the heads of the `transformers` class that has most of `heads`; if several do, of one with a task head."""
     fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
     known = [names for names in model.family.classes if names <= fits]
     return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
 
 
 def _is_exportable(model: Model, name: str) -> bool:
-    """Return whether `transformers` can compute the same outputs with a head: not if it reads other layers or pools otherwise."""
+    """Return whether `transformers` can compute a head's outputs: not if it reads other layers or pools otherwise."""
     head = model.root.heads[name]
     return not isinstance(head, LayerFeaturesHead) and (name not in POOLED or head.pooling in _poolings(model))
 
 
 def _poolings(model: Model) -> dict[str, str]:
-    """Return the value of `classifier_pooling` in config.json for each pooling of pretune that the family supports."""
+    """Return pretune pooling → value of `classifier_pooling` in config.json, for the poolings the family supports."""
     return {ours: published for published, ours in model.family.poolings.items()} or {"cls": ""}
 
 
 def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
-    """Return the content of a config.json for some heads of a model; `sizes` is the configuration of its backbone."""
+    """Return the config.json of a model with the given heads; `sizes` is the configuration of its backbone."""
     best = _exported_heads(model, heads)
     config: dict[str, Any] = {
         "architectures": [model.family.classes[best]],

@@ -102,7 +102,7 @@ class SentenceTransformersLayout:
     folders: tuple[Path, ...]  # the folders of the modules after the pooling
 
     def tensors(self, head: str) -> dict[str, Tensor]:
-        """Return the weights of the modules after the pooling, under the parameter names of the head `head`."""
+        """Return the weights of the modules after pooling, renamed to the parameters of the head named `head`."""
         found: dict[str, Tensor] = {}
         for number, (part, folder) in enumerate(zip(self.embedding.transforms, self.folders, strict=True)):
             if isinstance(part, DenseSpec | LayerNormSpec):
@@ -131,12 +131,12 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
 
 
 def transform_prefix(head: str, number: int) -> str:
-    """Return the prefix of the parameter names of one transform after the pooling in a head."""
+    """Return the prefix of the parameter names of the module with a given number after the pooling, in a head."""
     return f"heads.{head}.transforms.{number}."
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of the Transformer module of a model folder: the folder itself, or a subfolder."""
+    """Return the folder of a model's Transformer module: a subfolder in sentence-transformers, else `folder` itself."""
     return module_folder(folder, read_modules(folder)[0]) if (folder / MODULES).is_file() else folder
 
 

@@ -72,7 +72,7 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_pickle(path: Path) -> Tensors:
-    """Return the tensors of a file by `torch.save`, without running code in it; raise an error if it has anything else."""
+    """Return the tensors in a `torch.save` file without running its code; raise an error if it has other objects."""
     check_not_lfs_pointer(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -115,7 +115,7 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
 
 
 def _places(index: Path) -> dict[str, str]:
-    """Return the file name of the shard of each tensor, from an index file."""
+    """Return tensor name → file name of its shard, read from an index file."""
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
         raise PretuneError(
@@ -166,7 +166,7 @@ def parse_size(text: str) -> int:
 
 
 def _remove_others(folder: Path, written: set[str]) -> None:
-    """Delete the weight files of a folder that an earlier save wrote, all but those in `written`."""
+    """Delete the weight files in a folder that are not in `written`, left by an earlier save."""
     for file in folder.iterdir():
         saved = file.name in (WEIGHTS_FILE, f"{WEIGHTS_FILE}{INDEX}") or SHARD.fullmatch(file.name)
         if saved and file.name not in written:

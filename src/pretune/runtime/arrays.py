@@ -10,7 +10,7 @@ Array = np.ndarray[Any, np.dtype[Any]]  # of any shape and dtype
 
 
 def softmax(logits: Array) -> Array:
-    """Return the softmax over the last axis.
+    """Return the softmax of an array of logits over its last axis.
 
     >>> softmax(np.log([0.1, 0.3])).round(3).tolist()
     [0.25, 0.75]

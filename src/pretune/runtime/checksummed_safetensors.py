@@ -49,7 +49,7 @@ def read_tensors(path: Path) -> Tensors:
 
 @contextmanager
 def reading_tensors(path: Path) -> Iterator[None]:
-    """Convert the errors that reading a safetensors file raises in the block to PretuneErrors that name the file."""
+    """Convert errors of reading a safetensors file inside the `with` block to PretuneErrors that name the file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -82,7 +82,7 @@ def check_not_lfs_pointer(path: Path) -> None:
 
 
 def digest(header: Mapping[str, Any], data: Iterable[bytes | memoryview]) -> str:
-    """Return a checksum of a safetensors header without its metadata, and of the bytes of the tensors, given in blocks."""
+    """Return a checksum of a safetensors file, given its header without metadata and its tensor bytes, in blocks."""
     checksum = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for block in data:
         checksum.update(block)

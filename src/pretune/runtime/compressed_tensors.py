@@ -19,7 +19,7 @@ Tensors = dict[str, Tensor]
 
 
 def is_sparse_entry(name: str) -> bool:
-    """Return whether a name in a file belongs to a tensor that is stored without its zeros."""
+    """Return whether a tensor name in a file belongs to the sparse encoding of a tensor (see `encode_sparse`)."""
     return name.endswith(BITS)
 
 
@@ -68,7 +68,7 @@ def quantize_rows(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
 
 
 def decode_tensors(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Return tensors with those that are encoded without zeros or as int8 decoded; int8 approximates the originals."""
+    """Return tensors with the encodings of `encode_sparse` (exact) and `encode_int8` (approximate) undone."""
     suffixes = (BITS, VALUES, SHAPE, INT8, SCALE)
     decoded: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(suffixes)}
     for name in (name.removesuffix(INT8) for name in tensors if name.endswith(INT8)):

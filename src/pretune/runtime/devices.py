@@ -45,7 +45,7 @@ def choose_device(name: str | None = None) -> torch.device:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Use deterministic algorithms in the block if `wanted`, so that results on this machine repeat to the bit.
+    """Use deterministic algorithms in the `with` block if `wanted`, for bitwise reproducible results on a machine.
 
     >>> with deterministic(True):
     ...     torch.are_deterministic_algorithms_enabled()

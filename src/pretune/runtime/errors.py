@@ -54,7 +54,7 @@ def shorten(text: str, limit: int) -> str:
 
 @contextmanager
 def command_options(options: Iterable[str]) -> Iterator[None]:
-    """Set the command-line options that messages in the block may mention."""
+    """Set the options of the running command, which error messages inside the `with` block may recommend."""
     before = os.environ.get(OPTIONS)
     os.environ[OPTIONS] = " ".join(options)
     try:
@@ -67,7 +67,7 @@ def command_options(options: Iterable[str]) -> Iterator[None]:
 
 
 def if_option(option: str, advice: str) -> str:
-    """Return advice that mentions an option; "" if the running command does not have that option.
+    """Return `advice`, which mentions an option, or "" if the running command does not have that option.
 
     Used in messages of code that several commands share. In a call from Python, all advice is given.
 

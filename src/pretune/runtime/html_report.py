@@ -48,7 +48,7 @@ def render_page(title: str, *sections: str) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a section of an HTML page with a title and parts, which are HTML."""
+    """Return a section of an HTML page with a title and a content of HTML fragments."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
@@ -80,7 +80,7 @@ def render_table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> 
 
 
 def wrap_table(rows: Sequence[str]) -> str:
-    """Return an HTML table of rows, which are HTML; the table scrolls sideways if the screen is too narrow."""
+    """Return an HTML table, given its rows as HTML, in a container that scrolls sideways on narrow screens."""
     return _scrollable("<table>\n" + "\n".join(rows) + "\n</table>")
 
 

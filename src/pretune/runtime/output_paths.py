@@ -26,7 +26,7 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Apply a check to an output path and, if it is a folder, lock it while the block runs."""
+    """Check an output path with the function `check` and, if it is a folder, lock it while the `with` block runs."""
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":
         yield
@@ -84,7 +84,7 @@ def check_run(out: Path, resume: bool) -> bool:
 
 
 def intermediate_folder(out: Path, name: str) -> Path:
-    """Return the folder of a named intermediate result of a run, after deleting the files of an earlier attempt."""
+    """Return the folder in `out` for a named intermediate result, and delete what an earlier attempt left in it."""
     folder = out / INTERMEDIATE / name
     if folder.is_dir():
         shutil.rmtree(folder)
@@ -92,7 +92,7 @@ def intermediate_folder(out: Path, name: str) -> Path:
 
 
 def check_resumable_folder(marker: str, what: str) -> Check:
-    """Return a check that accepts an output folder if it is new, empty, or contains the file `marker`.
+    """Return a check that accepts an output folder if it is new, empty, or has the file `marker` of an earlier run.
 
     The marker identifies the output of an earlier run of the command, which continues; `what` describes it in errors.
     """

@@ -276,6 +276,6 @@ def yaml_loader_and_dumper() -> tuple[Any, Any]:
 
 
 def _kind(value: Any) -> str:
-    """Return the type of a parsed JSON value other than an object, in words."""
+    """Return the type of a parsed JSON value in words, such as "a list", for error messages."""
     names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")

@@ -52,7 +52,7 @@ def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def run_jobs(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
-    """Run `work` on each job, a tuple of arguments, in parallel, and return the results in order."""
+    """Call `work` with the arguments of each job, in parallel on `devices` workers, and return the results in order."""
     with device_pool(devices) as pool:
         return [future.result() for future in [pool.submit(work, *job) for job in jobs]]
 
@@ -88,7 +88,7 @@ def start_worker(threads: int) -> None:
 
 
 def _start_device_worker(threads: int, gpus: Any) -> None:
-    """Set up a worker process of `device_pool`, which takes its GPU from a queue."""
+    """Set up a worker process of `device_pool`: set its threads, and assign it the next GPU in the queue `gpus`."""
     if gpu := gpus.get():
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before CUDA is initialized
     os.environ["PRETUNE_PROGRESS"] = "none"

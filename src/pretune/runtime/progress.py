@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 
 
 class ProgressBar(Protocol):
-    """An indicator of the progress of a long job."""
+    """A protocol for progress indicators of long-running work."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Show how much of the total is done, with an optional note."""
+        """Show that `done` units of the total are finished, with an optional note."""
 
 
 def is_silent() -> bool:
@@ -35,7 +35,7 @@ def log_info(line: str) -> None:
 
 
 def stream_text(pieces: Generator[str, None, Result]) -> Result:
-    """Print a text on stderr piece by piece, unless PRETUNE_PROGRESS=none, and return the result of the generator."""
+    """Print pieces of text on stderr as a generator yields them, unless silent, and return the generator's result."""
     off = os.environ.get("PRETUNE_PROGRESS") == "none"
     while True:
         try:
@@ -71,7 +71,7 @@ class SilentProgress:
     """A progress indicator that shows nothing."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Do nothing."""
+        """Ignore an update of the progress: show nothing."""
 
 
 class _PlainProgress:

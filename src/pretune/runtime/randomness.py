@@ -22,7 +22,7 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return 64 random bits for each combination of coordinates: a hash of the seed, the purpose and the coordinates.
+    """Return 64 random bits per combination of coordinates: a hash of the seed, the purpose and the coordinates.
 
     >>> bool((random_bits(0, "order", np.arange(3)) == random_bits(0, "order", np.arange(3))).all())
     True
@@ -32,7 +32,7 @@ def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
 
 
 def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
-    """Return the random bits for further coordinates, given those of the first ones, so that these are hashed only once.
+    """Return random bits for more coordinates: `state` is the result of `random_bits` for the leading ones.
 
     >>> int(extend_random_bits(random_bits(0, "order", 1), 2)) == int(random_bits(0, "order", 1, 2))
     True
@@ -58,18 +58,18 @@ def _mix(z: Any) -> Any:
 
 
 def uniform(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return a random number in [0, 1) for each combination of coordinates."""
+    """Return a reproducible random number in [0, 1) per combination of coordinates (integers or integer arrays)."""
     return (random_bits(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
 
 
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
-    """Return the integers below `count` in an order that is random and depends only on the other arguments."""
+    """Return a random permutation of range(count) that depends only on the seed, the purpose and the coordinates."""
     return np.argsort(random_bits(seed, purpose, *coordinates, np.arange(count)), kind="stable")
 
 
 @dataclass(frozen=True)
 class EpochRandom:
-    """The random numbers of one epoch, as functions of a purpose and of coordinates such as sequence and position."""
+    """Reproducible random numbers of one epoch: functions of a purpose and of coordinates such as token position."""
 
     seed: int
     epoch: int = 0
@@ -77,24 +77,24 @@ class EpochRandom:
     order_epoch: int | None = None  # seeds the order of the data if it differs from `epoch`, whose samples are repeated
 
     def repeat(self, copies: int) -> EpochRandom:
-        """Return the random numbers of this epoch if only `copies` different epochs exist, which are repeated in turn.
+        """Return random numbers that repeat after `copies` epochs, so that the data has only `copies` random variants.
 
-        The order of the data still differs between repetitions. With `copies` = 0, every epoch is different.
+        The order of the data still differs in every epoch. With `copies` = 0, nothing repeats.
         """
         return replace(self, epoch=self.epoch % copies, order_epoch=self.epoch) if copies else self
 
     def random_bits(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return 64 random bits for each combination of coordinates."""
+        """Return 64 random bits per combination of coordinates, such as sequence and position, for a purpose."""
         return random_bits(self.seed, purpose, self.epoch, *coordinates)
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return a random number in [0, 1) for each combination of coordinates."""
+        """Return a random number in [0, 1) per combination of coordinates, such as sequence and position."""
         return uniform(self.seed, purpose, self.epoch, *coordinates)
 
     def integers(self, high: Coordinate, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return a random integer in [0, high) for each combination of coordinates."""
+        """Return a random integer in [0, high) per combination of coordinates, such as sequence and position."""
         return (self.uniform(purpose, *coordinates) * high).astype(np.int64)
 
     def permutation(self, count: int, purpose: str) -> Array:
-        """Return the integers below `count` in an order that is random and specific to this epoch and purpose."""
+        """Return a random permutation of range(count) that is specific to this epoch and the purpose."""
         return permutation(count, self.seed, purpose, self.epoch)

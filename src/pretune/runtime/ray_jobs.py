@@ -82,12 +82,12 @@ def connect_ray() -> Any:
 
 
 def check_visible(path: Path) -> None:
-    """Raise an error if a path of the machine that submitted the job does not exist on this machine."""
+    """Raise an error if a path, which exists on the machine that submitted the job, does not exist on this machine."""
     if not path.exists():
         advice = "on a cluster, put files on a file system that all machines share"
         raise PretuneError(f"{path}: {socket.gethostname()} does not have this path; {advice}")
 
 
 def absolute_if_exists(path: str | Path) -> str:
-    """Return the absolute path of a file or folder; a name of something else, such as a bundled model, is unchanged."""
+    """Return a path as an absolute path if it exists; otherwise return it unchanged, such as a bundled model's name."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)

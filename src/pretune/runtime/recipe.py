@@ -26,9 +26,9 @@ LARGEST = 1 << 20  # bytes of a recipe file
 
 
 class RecipeSection:
-    """A group of recipe keys, such as `optimizer`; subclasses are frozen dataclasses, and unknown keys raise an error.
+    """A group of related settings in a recipe, such as `optimizer`; subclasses are frozen dataclasses of its keys.
 
-    With `flat`, each key is a command-line option (`--steps` for `budget.steps`).
+    Unknown keys raise an error. With `flat`, each key is also a command-line option (`--steps` for `budget.steps`).
     """
 
     flat: ClassVar[bool] = False
@@ -48,7 +48,7 @@ def read_recipe(path: str | Path) -> Values:
 
 
 def _check_keys(values: Mapping[Any, Any], where: str) -> None:
-    """Raise an error for keys that are not text: YAML reads `1:` and `null:` as other types."""
+    """Raise an error if a key of a recipe is not a string: YAML reads `1:` and `null:` as other types."""
     for key, value in values.items():
         if not isinstance(key, str):
             raise PretuneError(f"{where}: the key {quote(key)} is not text; put it in quotes")
@@ -57,7 +57,7 @@ def _check_keys(values: Mapping[Any, Any], where: str) -> None:
 
 
 def write_recipe(values: Mapping[str, Any]) -> str:
-    """Return values as YAML that `read_recipe` can read."""
+    """Return recipe settings as YAML text that `read_recipe` can read."""
     import yaml
 
     _, dumper = yaml_loader_and_dumper()
@@ -89,7 +89,7 @@ def parse_settings(settings: Iterable[str]) -> Values:
 
 
 def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """Return the values of `base` overridden by those of `over`, section by section.
+    """Return the settings of `base`, overridden by those of `over`; nested sections are merged key by key.
 
     >>> merge_recipes({"optimizer": {"lr": 1, "eps": 2}}, {"optimizer": {"lr": 3}})
     {'optimizer': {'lr': 3, 'eps': 2}}
@@ -104,7 +104,7 @@ def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
 
 
 def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
-    """Check values against the signature of a verb, and return them as its arguments."""
+    """Check recipe values against the signature of a command's function (verb), and return them as its arguments."""
     from pydantic import ValidationError
 
     # `from` is a Python keyword, so the parameter is called from_.
@@ -118,7 +118,7 @@ def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name
 
 @cache
 def _model(verb: Callable[..., Any]) -> type[BaseModel]:
-    """Return a model of a verb's recipe: its parameters with their types and defaults."""
+    """Return a pydantic model of a command's function (verb): its parameters with their types and defaults."""
     from pydantic import ConfigDict, create_model
 
     keys: dict[str, Any] = {}
@@ -134,7 +134,7 @@ class LoadedObject:
 
 @cache
 def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
-    """Return the types of a verb's parameters; names imported only for type checking (Store, Run, …) become `LoadedObject`.
+    """Return the types of a command's parameters; types imported only for type checking become `LoadedObject`.
 
     With `include_extras`, shared options keep their help text (see verbs/options.py).
     """
@@ -149,19 +149,19 @@ class _Names(dict[str, Any]):
 
 
 def find_section(hint: Any) -> type[RecipeSection] | None:
-    """Return the Section inside a type such as `Budget | None`, or None."""
+    """Return the RecipeSection inside a type hint such as `Budget | None`, or None if there is none."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, RecipeSection)), None)
 
 
 def section_keys(section: type[RecipeSection]) -> dict[str, Any]:
-    """Return the names and types of a section's keys."""
+    """Return the names and types of the keys of a RecipeSection."""
     types = get_type_hints(section)
     return {field.name: types[field.name] for field in fields(section)} if is_dataclass(section) else {}
 
 
 def _explain(verb: Callable[..., Any], problem: Any) -> str:
-    """Return a clause that explains one validation error."""
+    """Return a clause that explains one pydantic validation error of a command's (verb's) arguments."""
     # Parts of the location that are not keys (branches of a union) are of no use to people.
     known: dict[str, Any] = parameter_types(verb)
     unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")

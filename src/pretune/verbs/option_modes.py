@@ -31,19 +31,19 @@ EPOCHS_RULE = only(
 
 
 def has_budget(o: Options) -> bool:
-    """Return whether a limit of the training budget is set."""
+    """Return whether the command-line options `o` set a limit of the training budget, such as --steps."""
     return o.budget is not None and bool(o.budget.limits)
 
 
 def starts_from_preset(o: Options) -> bool:
-    """Return whether the model is a preset, which is randomly initialized."""
+    """Return whether the model in the options `o` is a preset, which is randomly initialized."""
     from pretune.models.presets import is_preset
 
     return is_preset(os.fspath(o.model))
 
 
 def reads_files(o: Options) -> bool:
-    """Return whether the inputs, apart from models at their beginning, are files and not texts."""
+    """Return whether the inputs in the options `o`, apart from model names that come first, are files, not texts."""
     from pretune.verbs.shared_inputs import split_files, split_models
 
     _, rest = split_models(o.model, o.inputs)
@@ -51,19 +51,19 @@ def reads_files(o: Options) -> bool:
 
 
 def writes_cells(o: Options) -> bool:
-    """Return whether the output is a .csv or .tsv file, in which spreadsheets evaluate formulas."""
+    """Return whether the options `o` write a .csv or .tsv file, in which spreadsheets evaluate formulas."""
     from pretune.text.corpus.table_writer import UNTYPED
 
     return o.out is not None and Path(o.out).suffix.lower() in UNTYPED
 
 
 def reads_plain_text(o: Options) -> bool:
-    """Return whether the objective learns from running text and some file of it has no language prefix."""
+    """Return whether the options `o` train on running text from a file without a language prefix."""
     return bool(text_files(o)) and any(not language for language, _ in data_files(o))
 
 
 def data_files(o: Options) -> list[tuple[str, str]]:
-    """Return the language and path of each file or folder in --data that is not a store."""
+    """Return the language and path of each file or folder in --data (of the options `o`) that is not a store."""
     from pretune.training.jobs.pretraining_settings import is_store, split_language
 
     given = [split_language(str(path)) for path in paths(o.data)]
@@ -71,7 +71,7 @@ def data_files(o: Options) -> list[tuple[str, str]]:
 
 
 def text_files(o: Options) -> list[str]:
-    """Return the files of --data that are running text; an objective that learns from rows reads text only from stores."""
+    """Return the files of running text in --data (of the options `o`); none for objectives that read only stores."""
     from pretune.models.presets import find_preset
     from pretune.objectives import parse_objective
 
@@ -82,7 +82,7 @@ def text_files(o: Options) -> list[str]:
 
 
 def paths(data: Any) -> Sequence[Any]:
-    """Return the paths of an option that takes one path, several, or a store."""
+    """Return the paths in the value of --data, which is one path, several, or an open store."""
     from pretune.verbs.shared_inputs import store_and_paths
 
     store, found = store_and_paths(data)
@@ -90,14 +90,14 @@ def paths(data: Any) -> Sequence[Any]:
 
 
 def formats(corpus: Any) -> set[str | None]:
-    """Return the formats of all files of a corpus."""
+    """Return the set of file formats in a corpus, given as files and folders; None stands for an unknown format."""
     from pretune.text.corpus.files import file_format, find_files
 
     return {file_format(file) for file in find_files(corpus)} if corpus else set()
 
 
 def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
-    """Return the rules for `split_by`, `text_field`, and `encoding_errors`, the options for reading text files.
+    """Return rules for when the options `split_by`, `text_field`, and `encoding_errors` of text files apply.
 
     `files` returns the files from the options, and `of` names their option if it is optional.
     """

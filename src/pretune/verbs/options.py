@@ -29,7 +29,7 @@ Paths: TypeAlias = Sequence[str | Path] | str | Path
 
 
 def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None) -> str:
-    """Return the keys of a recipe section, for its help text."""
+    """Return the keys of a recipe section as text for its help, except those in `without`."""
     left_out = (without or {}).get(section, ())
     return ", ".join(key.name for key in fields(section) if key.name not in left_out)  # type: ignore[arg-type]
 

@@ -77,7 +77,7 @@ class QuickstartResult:
         return rows
 
     def commands(self) -> list[str]:
-        """Return the commands that do the same with the user's data."""
+        """Return the pretune commands that repeat the demonstration with the user's own data."""
         return [
             f"pretune adapt {self.model} texts/*.txt --out runs/adapted",
             "pretune finetune runs/adapted train.csv --dev dev.csv --out runs/task",
@@ -85,7 +85,7 @@ class QuickstartResult:
         ]
 
     def table(self) -> dict[str, Any]:
-        """Return the tables to print in the terminal."""
+        """Return the result tables to print in the terminal."""
         adapted = self.adapted.table()
         return {
             f"{self.labels} labels per class": self.rows(),
@@ -97,7 +97,7 @@ class QuickstartResult:
         }
 
     def page(self) -> str:
-        """Return the HTML report."""
+        """Return the HTML report of the quickstart."""
         from pretune.runtime import html_report as html
 
         lines = []
@@ -225,7 +225,7 @@ def learn(
     seed: int,
     folder: Path,
 ) -> None:
-    """Train all three learners on one sample of labels, and add their accuracies to the outcomes."""
+    """Train all three learners on one sample of labeled texts, and add their test accuracies to `outcomes`."""
     import csv
 
     from pretune.runtime.progress import log_info

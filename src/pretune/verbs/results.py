@@ -11,7 +11,7 @@ WIDTH = 80  # characters of a cell, where only some rows are shown
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of results with one dictionary per row, and facts about the whole table."""
+    """A table of results, with one dictionary per row, and named values about the whole table."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -29,7 +29,7 @@ class ResultTable:
         return self.rows[index]
 
     def describe(self) -> dict[str, Any]:
-        """Return all rows and facts, for --json."""
+        """Return all rows and the named values of the table as a dictionary, for --json."""
         return {self.name: self.rows, **self.facts}
 
     def table(self) -> dict[str, Any]:
@@ -44,12 +44,12 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class ResultSummary:
-    """Facts about what a verb wrote, by name."""
+    """A summary of what a command wrote, as named values."""
 
     facts: dict[str, Any]
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts."""
+        """Return the summary as a dictionary, for --json."""
         return self.facts
 
 

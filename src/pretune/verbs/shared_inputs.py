@@ -18,9 +18,9 @@ TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks
 
 
 def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a verb that are fields of a job's dataclass; paths and runs become strings.
+    """Return the arguments of a command that are fields of a job's dataclass; paths and runs become strings.
 
-    A verb calls it with `locals()`, and overrides what it converts itself.
+    A command's function passes `locals()` as `arguments`, and overrides those that it converts itself.
     """
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
@@ -28,7 +28,7 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a compression verb for its job, with the output folder and the columns by role."""
+    """Return the arguments of a compression command for its job, with the output folder and role → column."""
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
     out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}
     return job_options(job, arguments) | out
@@ -58,7 +58,7 @@ def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> s
 
 
 def as_path_list(given: Any) -> list[str]:
-    """Return a list of paths from one path or several.
+    """Return a list of path strings, given one path or several.
 
     >>> as_path_list("runs/a")
     ['runs/a']
@@ -69,7 +69,7 @@ def as_path_list(given: Any) -> list[str]:
 def store_and_paths(
     data: Store | Sequence[str | Path] | str | Path | None,
 ) -> tuple[Store | None, Sequence[str | Path]]:
-    """Return the open store, if one is given, and the paths to write into the recipe."""
+    """Return the store in `data` if it is an open one, else None, and the paths to record in the recipe."""
     from pretune.text.store.store import Store
 
     if isinstance(data, Store):
@@ -87,7 +87,7 @@ def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> d
 
 
 def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
-    """Return all models, including those at the beginning of the inputs, and the remaining inputs."""
+    """Return all models, including those that come first in the inputs, and the remaining inputs."""
     from pretune.models.bundled import bundled_names
 
     runs = as_path_list(model)
@@ -98,7 +98,7 @@ def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple
 
 
 def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
-    """Return the inputs as files and as texts; one of both is empty.
+    """Return the inputs as a list of files and a list of texts, one of which is empty.
 
     An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.
 

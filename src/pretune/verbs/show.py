@@ -12,10 +12,10 @@ from pretune.verbs.verb import Options, only, verb
 
 
 class Description(ResultSummary):
-    """Facts about presets, objectives, a run, a store, or a model."""
+    """Information to show about presets, objectives, a run, a store, or a model, as named values."""
 
     def table(self) -> dict[str, Any]:
-        """Return the facts to print in the terminal, without the decoder inputs, which follow from the targets."""
+        """Return the information to print, without decoder inputs, which follow from the targets."""
         if "run" in self.facts:
             from pretune.training.run_folder import arrange_results
 
@@ -26,7 +26,7 @@ class Description(ResultSummary):
 
 
 def shows_objectives(o: Options) -> bool:
-    """Return whether the command shows examples of objectives."""
+    """Return whether the options `o` ask for examples of objectives."""
     return os.fspath(o.what) == "objectives" or _is_objective(os.fspath(o.what))
 
 
@@ -111,7 +111,7 @@ def _is_objective(name: str) -> bool:
 
 
 def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict[str, Any]:
-    """Return the inputs and targets that objectives make of a text."""
+    """Return an example of the model inputs and targets that objectives produce from a text."""
     from pretune.objectives.demo import SENTENCE, demonstrate
 
     text = SENTENCE if text is None else text
@@ -119,7 +119,7 @@ def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict
 
 
 def _folder(folder: Path) -> dict[str, Any]:
-    """Return facts about the run, store, or model in a folder."""
+    """Return information about the run, store, or model in a folder."""
     from pretune.models.hf_config import CONFIG_FILE
     from pretune.models.loading import load_model
     from pretune.models.sentence_transformers import MODULES
@@ -145,7 +145,7 @@ def _folder(folder: Path) -> dict[str, Any]:
 
 
 def _vectors(folder: Path) -> dict[str, Any]:
-    """Return how a model computes text embeddings, if its folder says so."""
+    """Return how the model in a folder computes text embeddings, if its files define it."""
     import torch
 
     from pretune.models.checkpoint_heads import text_embedding_of

@@ -40,7 +40,7 @@ Options = SimpleNamespace  # all options of a call by name, with their defaults
 
 @dataclass(frozen=True)
 class OptionRule:
-    """A rule that some options apply only in one mode of a verb."""
+    """A rule that some command-line options apply only under a condition on the other options."""
 
     options: tuple[str, ...]  # names of parameters; keys of a section as SECTION.KEY
     where: str  # completes the sentence "--seed applies only …"
@@ -48,11 +48,11 @@ class OptionRule:
 
     @property
     def never(self) -> bool:
-        """Whether the options do not apply in any mode."""
+        """Whether the options never apply."""
         return self.when is _nowhere
 
     def check(self, options: Options, given: Sequence[str]) -> None:
-        """Raise an error if one of the rule's options was given and does not apply."""
+        """Raise an error if an option of the rule is in `given` (set by the user) and does not apply."""
         wrong = [name for name in given if any(name == own or name.startswith(f"{own}.") for own in self.options)]
         if wrong and not self.when(options):
             names = " and ".join(
@@ -63,25 +63,25 @@ class OptionRule:
 
 
 def only(*options: str, where: str, when: Callable[[Options], bool]) -> OptionRule:
-    """Declare that options apply only if a condition holds.
+    """Return a rule that options apply only if the condition `when` holds; `where` describes it in errors.
 
-    The condition receives all options with their defaults, and is evaluated only if one of these options was given.
+    `when` receives all options with their defaults, and is called only if the user set one of the rule's options.
     """
     return OptionRule(options, where, when)
 
 
 def never(*options: str, where: str) -> OptionRule:
-    """Declare that some keys of a recipe section never apply to a verb that takes the section."""
+    """Return a rule that some keys of a recipe section never apply to a command; `where` says what they apply to."""
     return OptionRule(options, where, _nowhere)
 
 
 def _nowhere(o: Options) -> bool:
-    """Return False: the condition of options that never apply."""
+    """Return False: the condition of a rule for options that never apply."""
     return False
 
 
 def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Turn a function into a verb: check its options and outputs first, and document its shared options."""
+    """Decorate a command's function: check its options and outputs first, and document options that commands share."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -113,7 +113,7 @@ def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Cal
 
 
 def complete_docstring(function: Callable[..., Any]) -> str:
-    """Return a verb's docstring with the help texts of its shared options added to the Parameters section."""
+    """Return a command's docstring with the help of options that commands share added to its Parameters section."""
     description, sections = split_docstring(function)
     own = parse_parameters(sections.get("Parameters", ""))
     shared = {
@@ -153,7 +153,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the options that a call sets; for a section, its keys as SECTION.KEY.
+    """Yield the names of the options that a call sets; keys of a recipe section are named SECTION.KEY.
 
     An option counts as not set if it is None, or has a default that turns it off: False, 0, or an empty value.
     """

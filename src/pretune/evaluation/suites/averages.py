@@ -22,15 +22,15 @@ class SuiteAverage:
 
     @property
     def label(self) -> str:
-        """Return the suffix to print if columns are missing, such as " (3 of 4)"; "" if none is."""
+        """Return a suffix for the average if columns are missing, such as " (3 of 4)", else ""."""
         return f" ({self.of - len(self.missing)} of {self.of})" if self.missing else ""
 
 
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
-    """Return the mean over columns of the results table; None if all of them are missing.
+    """Return the mean of columns of a suite's results table; None if all of them are missing.
 
-    A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column. A multilingual task is the
-    mean over its languages.
+    A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column. A multilingual task
+    is the mean over its languages.
     """
     found = {str(column): _column(suite, column, scores) for column in columns}
     there = [value for value in found.values() if value is not None]
@@ -39,7 +39,7 @@ def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverag
 
 
 def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
-    """Return the score of a column: a task, TASK.METRIC, or the mean of a list; None if it is missing."""
+    """Return the score that `column` denotes: a task, TASK.METRIC, or a list to average; None if a score is missing."""
     if isinstance(column, list):
         parts = [_column(suite, part, scores) for part in column]
         there = [part for part in parts if part is not None]

@@ -26,7 +26,7 @@ Roles = Mapping[str, Column]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """The declaration of one task of a suite; the package pretune.evaluation.suites documents the fields."""
+    """A task as declared in a suite's YAML file; the package pretune.evaluation.suites documents the fields."""
 
     name: str
     title: str
@@ -53,18 +53,18 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return the columns of the rows by role; each column is named after its role."""
+        """Return role → column for rows of the task, whose columns are named after their roles."""
         return {role: role for role in self.roles if role not in EXTRA}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
-        """Return the files of a split, grouped into parallel files; [] if a file is missing."""
+        """Return the files of a split in the folder `data`, in groups of line-aligned files; [] if one is missing."""
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
         found = [_first(name, data) for name in names]
         return found if all(found) else []
 
     def read(self, split: str, data: Path, *, allow_incomplete: bool = False) -> SuiteRows:
-        """Read the rows of a split; with `allow_incomplete`, files with fewer rows than the official ones are accepted."""
+        """Read the rows of a split; with `allow_incomplete`, files may have fewer rows than the official ones."""
         paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
@@ -89,7 +89,7 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
-        """Yield the rows of parallel files by role, with their places; an error stands for a row that cannot be read."""
+        """Yield the place and the fields of each row of line-aligned files, or an error for an unreadable row."""
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
@@ -101,7 +101,7 @@ class SuiteTask:
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
     def _in_roles(self, row: Row, roles: Mapping[str, list[Any]], split: str) -> Row | PretuneError:
-        """Return the fields of a row by the roles of the task; {} if the row is to be skipped."""
+        """Return the fields of a row renamed to the roles of the task, such as text and label; {} to skip the row."""
         made: Row = {}
         for role, columns in roles.items():
             cells = [_cell(row, name) for name in columns]
@@ -130,7 +130,7 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split, each a dictionary by role, with their places in the files."""
+    """The rows of a split, as dictionaries from role (such as text) to value, with their places in the files."""
 
     task: SuiteTask
     split: str
@@ -143,7 +143,7 @@ class SuiteRows:
 
     @property
     def expected(self) -> list[int]:
-        """Return the possible numbers of rows of the official file; [] if unknown."""
+        """Return the numbers of rows that the official file may have; [] if unknown."""
         count = self.task.counts.get(self.split, [])
         return [count] if isinstance(count, int) else list(count)
 
@@ -197,9 +197,9 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks whose files exist, and for each other task the reason.
+        """Return the tasks whose files exist in the folder `data`, and the reason for each task that is left out.
 
-        Without `learned`, tasks need no training files.
+        Training files are needed only if `learned`.
         """
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
@@ -305,7 +305,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 
 def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """Return the task that a suite declares under a name, or one task per language."""
+    """Return the task that a suite declares under a name or, if it is multilingual, one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(
             f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
@@ -336,7 +336,7 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
 
 
 def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a task, including those inherited by `like`, except for files, splits and counts."""
+    """Return the keys of a task's declaration and those it inherits by `like`, except for files, splits and counts."""
     if not isinstance(name, str) or name not in class_declared:
         raise PretuneError(
             f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
@@ -364,7 +364,7 @@ def _in_language(name: Any, language: str) -> Any:
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """Return the files of the first alternative in `a | b` that exists; `a.{b,c}` stands for two parallel files."""
+    """Return the files of the first alternative of `a | b` that exists; `a.{b,c}` means two line-aligned files."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:

@@ -21,7 +21,7 @@ Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
-    """Yield the place and the fields of each row of a file, or of several files with parallel lines.
+    """Yield the place and the fields of each row of a file in the format `layout`, or of several line-aligned files.
 
     `header` tells whether the first line of a table has the names of the columns.
     """
@@ -84,7 +84,7 @@ def _parse_object(line: str) -> Row | PretuneError:
 
 
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
-    """Yield the rows that JSON objects contain; an object without the expected `content` becomes an error."""
+    """Yield the rows that each JSON object expands to; an object without the expected `content` becomes an error."""
     for place, row in objects:
         if isinstance(row, PretuneError):
             yield place, row
@@ -93,7 +93,9 @@ def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], conte
             for part in expand(row):
                 yield place, part
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            yield place, PretuneError(f"this is not a passage with {content} ({error!r})")
+            kind = "its lists differ in length" if isinstance(error, ValueError) else "a value has the wrong type"
+            problem = f"the field {error} is missing" if isinstance(error, KeyError) else kind
+            yield place, PretuneError(f"expected a passage with {content}, but {problem}")
 
 
 def _multirc(path: Path) -> Rows:
@@ -126,7 +128,7 @@ def _record(path: Path) -> Rows:
 
 
 def _pairs(path: Path) -> Rows:
-    """Yield the rows of a .jsonl file, of which each two neighbors form a `group`."""
+    """Yield the rows of a .jsonl file, in which each two consecutive rows get the same `group`."""
     for number, (place, row) in enumerate(_jsonl(path)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
 

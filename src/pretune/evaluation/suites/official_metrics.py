@@ -25,7 +25,7 @@ Answers = Sequence[Mapping[str, Any]]  # of a task, in the same order
 
 
 def suite_metrics(names: Sequence[str], rows: Rows, answers: Answers) -> dict[str, float]:
-    """Return the metrics with some names, given the rows of a suite and the answers to them.
+    """Return the metrics called `names`, given the rows of a suite's task and a model's answers to them.
 
     >>> suite_metrics(["accuracy"], [{"label": 1}, {"label": 0}], [{"label": "1"}, {"label": "1"}])
     {'accuracy': 0.5}
@@ -37,7 +37,7 @@ def suite_metrics(names: Sequence[str], rows: Rows, answers: Answers) -> dict[st
 
 
 def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
-    """Return the scores on a diagnostic set, one row per category and phenomenon."""
+    """Return the scores of answers on a diagnostic set, one row per linguistic category and phenomenon."""
     return by_phenomenon([row.get("categories", {}) for row in rows], *_labels(rows, answers))
 
 
@@ -99,7 +99,7 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
 
 
 def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Return ranking metrics; rows with the same text are candidates of one query."""
+    """Return ranking metrics of answers; rows with the same text are the candidates of one query."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
     return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))
@@ -132,7 +132,7 @@ def _cells(name: str, metric: confusion.Metric) -> Callable[[Rows, Answers], Add
 def _called(
     name: str, part: str, make: Callable[[Rows, Answers], AdditiveMetrics]
 ) -> Callable[[Rows, Answers], AdditiveMetrics]:
-    """Return a function that computes one of several metrics under another name."""
+    """Return a function that computes the metrics of `make`, keeps only `part`, and renames it to `name`."""
 
     def renamed(rows: Rows, answers: Answers) -> AdditiveMetrics:
         found = make(rows, answers)

@@ -105,12 +105,12 @@ def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -
 
 
 def _mean(value: Any) -> float:
-    """Return a score, or the mean of a pair of mean and standard deviation."""
+    """Return the mean in a score, which is a number or a pair of mean and standard deviation."""
     return float(value[0] if isinstance(value, tuple | list) else value)
 
 
 def _number(suite: Suite, value: Any) -> str:
-    """Return a score between 0 and 1 as text, in the scale of the suite."""
+    """Return a score between 0 and 1 as text, in the scale of the suite, such as percent."""
     if isinstance(value, tuple | list):
         return f"{_number(suite, value[0])}±{_number(suite, value[1])}"
     return f"{100 * value:.1f}" if suite.scale == 100 else f"{value:.3f}"

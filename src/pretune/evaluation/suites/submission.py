@@ -25,7 +25,7 @@ HEADER = "index\tprediction"
 
 
 def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows, Answers]]) -> list[str]:
-    """Write a zip archive of the answers to the test rows and return the tasks of the suite that it lacks.
+    """Write a zip archive of answers to test rows, and return the tasks of the suite that are missing from it.
 
     `answered` maps each task to its test rows and the answer to each.
     """
@@ -55,7 +55,7 @@ def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
 
 
 def _cell(task: SuiteTask, answer: Mapping[str, Any]) -> str:
-    """Return an answer as a cell of a table: a label, or a number with three decimals, clipped to the declared range."""
+    """Return an answer as text for a table of answers: a label, or a number clipped to the task's range."""
     if "value" not in answer:
         return str(answer["label"])
     low, high = task.submission.get("range", (-inf, inf))
@@ -86,7 +86,7 @@ def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
 
 
 def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] | None = None) -> list[str]:
-    """Raise an error if the suite's server would refuse the archive; return the tasks that it lacks.
+    """Raise an error if a suite's server would refuse a submission archive; return the tasks it has no answers for.
 
     `counts` gives the number of answers of a task if it differs from the number of rows of its official test file.
     """

@@ -186,7 +186,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
 
 
 def _check_same(request: EvaluationJob) -> dict[str, Any]:
-    """Raise an error if the folder has an evaluation with other settings; return the settings to write."""
+    """Return the settings to write; raise an error if the output folder has an evaluation with other settings."""
     path = request.out / ASKED
     told: dict[str, Any] = json.loads(json.dumps(request.result_settings()))
     if not path.is_file():
@@ -203,7 +203,7 @@ def _check_same(request: EvaluationJob) -> dict[str, Any]:
 
 
 def _begin(request: EvaluationJob) -> None:
-    """Write the settings of the evaluation, so that the same command resumes and another one is refused."""
+    """Write the settings of an evaluation to its folder, so that only a command with the same settings resumes it."""
     write_checksummed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
@@ -222,7 +222,7 @@ class AnsweringMethod(Protocol):
         """Train with a seed and write the model to a folder named after the seed; return False if training failed."""
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that predicts the answers to some rows, with the model or the prompt of a seed."""
+        """Return a function that predicts the answers to rows of a task, with the model or prompt in `folder`."""
 
 
 class FineTuning:
@@ -235,7 +235,7 @@ class FineTuning:
 
     @property
     def model(self) -> Model:
-        """Return the model that predicted last."""
+        """Return the fine-tuned model that `prepare` loaded last."""
         assert self.loaded is not None
         return self.loaded[1]
 
@@ -245,7 +245,7 @@ class FineTuning:
         return run_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Load the fine-tuned model of a seed, and return a function that predicts the answers to some rows."""
+        """Load the model that `train` wrote to a folder, and return a function that predicts the answers to rows."""
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_task_model(folder)
         _, model, objective = self.loaded
@@ -261,7 +261,7 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Train or prompt for a task with each seed, and write the scores of the task and of those that use its model."""
+    """Train or prompt for a task with each seed, and write the scores of all tasks in `taught`, which use its model."""
     if all(_finished(request, name) for name in taught):
         log_info(f"{task.title}: already finished")
         return
@@ -300,7 +300,7 @@ def answering_method(
     rows: Mapping[str, SuiteRows],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> AnsweringMethod:
-    """Return the method for a task: in-context learning if there is a generative model, otherwise fine-tuning."""
+    """Return the method for a task: in-context learning with the generative model `writer`, or fine-tuning if None."""
     if writer is None:
         return FineTuning(finetuning_job(request, task, rows))
     return InContextLearning(writer, task, rows, request.shots or 0)
@@ -309,7 +309,7 @@ def answering_method(
 def learn_seed(
     method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Train with the seed of a folder and predict the scored splits; `cost.json` marks the seed as done."""
+    """Train with the seed that `folder` is named after, and predict the scored splits; cost.json marks it as done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
         folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
@@ -317,7 +317,7 @@ def learn_seed(
 
 
 def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """Train and predict for one seed of a task, in another process."""
+    """Train for a task with one seed, and predict all tasks in `taught` that use its model, in a worker process."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
         method = answering_method(request, task, rows[task.name], load_generator(request))
@@ -332,7 +332,7 @@ def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator |
 
 
 def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
-    """Return the seeds of a task that are not finished."""
+    """Return the seeds that a task of an evaluation still has to run."""
     seeds = range(request.seed, request.seed + request.num_seeds)
     return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
 
@@ -343,18 +343,18 @@ def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
 
 
 def _finished(request: EvaluationJob, name: str) -> bool:
-    """Return whether the results of a task exist for all seeds."""
+    """Return whether an evaluation already has the results of a task for all seeds."""
     path = request.out / name / RESULT
     return path.is_file() and read_checksummed_json(path, "the result of a task")["seeds"] >= request.num_seeds
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
-    """Return the path of the file with the rows of a split."""
+    """Return the path of the file with the rows of a task's split in the evaluation folder `out`."""
     return out / task / "rows" / f"{split}.jsonl"
 
 
 def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
-    """Read the rows of all splits of a task from the evaluation folder."""
+    """Read the rows of all splits of a task, as saved in the evaluation folder `out`."""
     paths = {split: rows_path(out, task.name, split) for split in task.files}
     return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
 
@@ -381,7 +381,7 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 def answer_with(
     method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """Predict some splits with the model of a seed, write the answers, and return the cost of inference by task."""
+    """Predict the splits in `wanted` with a seed's model, write the answers, and return the inference costs by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
@@ -445,7 +445,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
-    """Write a submission if there are answers to official test sets; return the tasks that it lacks."""
+    """Write a submission archive if official test sets were answered; return the tasks missing from it."""
     answered = {}
     for name, task in tasks.items():
         best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]
@@ -455,6 +455,7 @@ def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
     if not answered:
         return []
     missing = write_submission(request.out / SUBMISSION, request.suite, answered)
-    lacks = f"; the server also requires {', '.join(request.suite.tasks[n].title for n in missing)}" if missing else ""
-    log_info(f"submission: {request.out / SUBMISSION}{lacks}")
+    titles = ", ".join(request.suite.tasks[name].title for name in missing)
+    lacks = f"; it lacks {titles}, which the server also requires" if missing else ""
+    log_info(f"wrote the submission {request.out / SUBMISSION}{lacks}")
     return missing

@@ -19,7 +19,7 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidate tokens to consider, so that `width` beams remain even if all end tokens are candidates."""
+    """Return how many candidates to keep, so that `width` beams go on even if all end tokens (`ends`) are candidates."""
     return (1 + max(1, len(ends))) * width
 
 
@@ -39,7 +39,7 @@ class BeamSearch:
     finished: list[Hypothesis] = field(default_factory=list)  # finished texts, best first
 
     def step(self, scores: Tensor, tokens: Tensor) -> list[int]:
-        """Extend the beams by one token, and return which old beam each new beam continues.
+        """Extend each beam by one token, and return, for each new beam, the index of the old beam it continues.
 
         `scores` are the log-probabilities of the candidates of each beam and `tokens` their ids, (beams, candidates) each.
         """

@@ -238,7 +238,7 @@ class TextGenerator:
         return cls(model, chosen)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the ids of a prompt with the special tokens before it; an empty prompt starts like a document."""
+        """Return the token ids of a prompt, with special tokens before it; an empty prompt starts a new document."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
         ids += tokenizer.encode(prompt)
@@ -256,7 +256,7 @@ class TextGenerator:
         return ids
 
     def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
-        """Generate a continuation of each prompt, and return one description per prompt, in order."""
+        """Generate a continuation of each prompt; return one dictionary per prompt (see `describe`), in order."""
         prompts = [prompt.rstrip(" ") for prompt in prompts] if decoding.choices else prompts
         ids = [self.encode(prompt) for prompt in prompts]
         texts = self.generate_ids(ids, decoding, self.ends)
@@ -289,7 +289,7 @@ class TextGenerator:
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return decoding settings, allowed next tokens, and the largest number of new tokens of each prompt."""
+        """Return the decoding settings, the allowed next tokens, and the maximum number of new tokens per prompt."""
         longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]

@@ -65,7 +65,7 @@ class Seq2SeqGenerator:
         return self.task.tokenize_examples(data, self.model.backbone.max_positions or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
-        """Return the decoding settings and the allowed next tokens."""
+        """Return the decoding settings, and a function from generated tokens to the allowed next tokens."""
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, constrained=True, labels=decoding.choices)
@@ -74,7 +74,7 @@ class Seq2SeqGenerator:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[str], decoding: GenerationConfig) -> list[dict[str, Any]]:
-        """Generate a text for each input text, and return one description per input, in order."""
+        """Generate a text for each input text; return one dictionary per input (see `describe`), in order."""
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         ended = stop_condition(decoding.stop, tokenizer)
         texts = generate_for_sequences(self.model, self.task, self.tokenize_examples(prompts), decoding, allowed, ended)

@@ -28,7 +28,7 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class TextStream:
-    """A stream of pieces of a growing text that holds back what may still change.
+    """A stream of new pieces of a growing text, which holds back what may still change.
 
     Incomplete characters and the beginning of a possible stop string are held back.
 

@@ -57,16 +57,16 @@ def generate_for_sequences(
 
 
 def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
-    """Return the ids of the tokens that a generated text starts with, and those of the tokens that end it."""
+    """Return the ids of the tokens with which a decoder starts a text, and those of the tokens that end it."""
     _, frame = task.unwrapped.frames(model.family.template)
     place, tokenizer = frame.index("A"), model.require_tokenizer()
     return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
 
 
 def generation_batches(arrangement: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
-    """Yield batches of sequences of similar length with a limited number of tokens.
+    """Yield batches of sequences of similar length, with a limited number of tokens per batch.
 
-    Each sequence gets `tokens` more and is counted `times` times (the number of beams).
+    A sequence counts with `tokens` more tokens, to be generated, and `times` times (the number of beams).
     """
     order = np.argsort(arrangement.lengths, kind="stable")
     while len(order):

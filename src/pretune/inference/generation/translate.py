@@ -99,7 +99,7 @@ class Translator:
 
     @property
     def begin(self) -> list[int]:
-        """Return the token ids that the decoder reads first."""
+        """Return the token ids with which the decoder starts each translation."""
         items = self.templates[1].single
         return [self.models[0].require_tokenizer().role(item) for item in items[: items.index("A")]]
 
@@ -128,7 +128,7 @@ class Translator:
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str], written: Sequence[Hypothesis]) -> list[WordAlignment]:
-        """Return the word alignments of translations, from the cross-attention weights averaged over models."""
+        """Return word alignments of texts with their translations (`written`), from mean cross-attention weights."""
         tokenizer = self.models[0].require_tokenizer()
         begin, end = self.begin, tokenizer.role(self.templates[1].single[-1])
         found = []
@@ -143,7 +143,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text: the translation, its score, whether it ended, and with `alignments` its word alignment."""
+        """Return one row per text: translation, score, whether it ended and, with `alignments`, its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

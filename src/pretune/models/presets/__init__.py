@@ -23,7 +23,7 @@ def preset_names() -> tuple[str, ...]:
 
 @cache
 def _built_in() -> Mapping[str, Path]:
-    """Return the files of the presets that come with the package, by preset name."""
+    """Return the YAML files of the presets that come with pretune, by preset name."""
     return yaml_files(Path(__file__).parent)
 
 

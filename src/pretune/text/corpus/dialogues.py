@@ -41,12 +41,12 @@ class Dialogues:
 
     @cached_property
     def distinct(self) -> Array:
-        """Return a number for the text of each turn, (turns,); turns with the same text have the same number."""
+        """Return an integer per turn, (turns,), that is equal for turns with the same text and different for others."""
         numbers: dict[str, int] = {}
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
     def take(self, rows: Iterable[int]) -> Dialogues:
-        """Return the dialogues at the given indices."""
+        """Return the dialogues at the indices `rows`."""
         chosen = list(rows)
         ends = np.cumsum(self.counts, dtype=np.int64).tolist()
         turns = [turn for row in chosen for turn in range(ends[row] - self.counts[row], ends[row])]
@@ -90,7 +90,7 @@ def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
 
 
 def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
-    """Return the role and text of a turn; `plain` turns are strings whose roles alternate by `number`."""
+    """Return the role and text of a turn; if turns are `plain` strings, the turn's `number` decides its role."""
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
         rule = 'must be all plain strings, or all objects with "role" and "text"'
         raise PretuneError(f"{place}: the turns of a dialogue {rule}")

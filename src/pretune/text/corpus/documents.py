@@ -23,7 +23,7 @@ csv.field_size_limit(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with its file, its line (or row) number, and the character spans that its row annotates."""
+    """A document of a corpus: its text, its file and line (or row) number, and the character spans annotated in it."""
 
     text: str
     file: Path
@@ -207,7 +207,7 @@ def read_parquet(
 def _from_row(
     row: dict[str, Any], file: Path, line: int, text_field: str | None, span_field: str | None, errors: Errors
 ) -> Document:
-    """Return the document in a row of a file, given the names of its text column and of its column of spans."""
+    """Return the document in a row of a table, given the names of the columns with its text and its annotated spans."""
     name = text_field or guess_text_column(row)
     for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:

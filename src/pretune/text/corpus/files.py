@@ -97,7 +97,7 @@ class ByteMeter:
 
 
 class _Metered:
-    """A binary file that adds the bytes it reads to a meter."""
+    """A binary file that reports the number of bytes read from it to a `ByteMeter`."""
 
     closed = False
 

@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Write rows as lines of text, which `line` formats; with `safe`, formulas are escaped."""
+    """Yield a function that writes rows as text, formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 
@@ -121,7 +121,7 @@ def format_tsv_line(row: list[str]) -> str:
 
 @contextmanager
 def _jsonl_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
-    """Write rows as lines of JSON."""
+    """Yield a function that writes rows to a file as one JSON object per line."""
 
     def write(rows: Sequence[Row]) -> None:
         for row in rows:
@@ -170,7 +170,7 @@ def _parquet_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 @contextmanager
 def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
-    """Write each row as one line per word, with the columns that have one value per word, and a blank line after it."""
+    """Yield a function that writes rows in CoNLL format: one line per word, and a blank line after each row."""
     numbers = count(1)
 
     def write(rows: Sequence[Row]) -> None:

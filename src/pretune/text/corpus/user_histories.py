@@ -53,9 +53,9 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
 
 
 def _column(row: dict[str, Any], name: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
-    """Return the column for a role (user, item or time) in a row: `name`, else a usual name.
+    """Return the column of a row that contains the user, the item, or the time (`role`): `name`, else a `usual` name.
 
-    If there is none, return "" for an empty role, which is optional; raise an error for others.
+    If the row has no such column, raise an error, or return "" if `role` is "", which marks an optional column.
     """
     column = name or next((key for key in row if key.lower() in usual), "")
     if row.get(column) is None and (role or name):

@@ -53,7 +53,7 @@ class WordCounts:
 
 
 def _cut(words: Iterable[str]) -> Iterator[str]:
-    """Yield words, with words longer than LONGEST_WORD cut into pieces of WINDOW characters."""
+    """Yield words; split those longer than LONGEST_WORD into pieces of WINDOW characters."""
     for word in words:
         size = WINDOW if len(word) > LONGEST_WORD else LONGEST_WORD
         yield from (word[start : start + size] for start in range(0, len(word), size))

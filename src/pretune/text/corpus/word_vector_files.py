@@ -91,7 +91,7 @@ def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
 
 
 def _check_size(path: Path, rows: int, width: int) -> None:
-    """Raise an error if the header declares more numbers than the file can contain, before memory is allocated."""
+    """Raise an error if a header declares more vectors (`rows`) of size `width` than the file has bytes for."""
     available = path.stat().st_size * (COMPRESSION if path.suffix == ".gz" else 1)
     if width < 1 or rows < 0 or 4 * rows * width > available:
         raise PretuneError(

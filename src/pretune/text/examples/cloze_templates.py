@@ -31,7 +31,7 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Parse a prompt for rows with a single text or, if `pair`, two texts; `more` are the names of further fields."""
+        """Parse a prompt with placeholders for one text or, if `pair`, two, and for the fields named in `more`."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
@@ -52,12 +52,12 @@ class Cloze:
         return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:
-        """Return the part of the prompt before [MASK]."""
+        """Return the pieces of the prompt that precede [MASK]."""
         place = next(number for number, piece in enumerate(self.pieces) if piece.endswith(GAP))
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
-        """Return the texts and token ids that, concatenated, make up the sequences of the prompts of rows."""
+        """Return the parts of each row's prompt: texts that replace placeholders, and the token ids of fixed text."""
         values = placeholder_values(rows)
         parts: list[Part] = []
         for piece in self.pieces:

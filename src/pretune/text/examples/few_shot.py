@@ -27,9 +27,9 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
 
 
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """Return `count` random examples of each class, or `count` in all unless `classes` is set and there are labels.
+    """Return `count` random examples per class; if `classes` is False or there are no labels, `count` in total.
 
-    Rows that belong to one query count as one example.
+    Rows with the same query count as one example.
     """
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")
@@ -39,7 +39,7 @@ def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
 
 
 def sample_per_class(examples: Any, each: int, seed: int) -> Any:
-    """Return `each` random examples of each class, and log their lines."""
+    """Return `each` random examples of each class, and log the line numbers of the sampled examples."""
     labels = getattr(examples, "labels", None)
     if labels is None:
         raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class")
@@ -54,7 +54,7 @@ def sample_per_class(examples: Any, each: int, seed: int) -> Any:
 
 
 def sample_examples(examples: Any, count: int, seed: int) -> Any:
-    """Return `count` random examples, regardless of their labels, and log their lines."""
+    """Return `count` random examples, regardless of their labels, and log the line numbers of the sampled examples."""
     groups = query_groups(examples)
     total = int(groups.max()) + 1
     if not 1 <= count <= total:
@@ -65,7 +65,7 @@ def sample_examples(examples: Any, count: int, seed: int) -> Any:
 
 
 def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the index of each row's query, (rows,); rows without a `group` are queries of their own."""
+    """Return the index of each row's query, (rows,), from the column `group`; without it, each row is its own query."""
     return examples.queries if "group" in getattr(examples, "extra", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 

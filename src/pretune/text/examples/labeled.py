@@ -76,7 +76,7 @@ class LabeledRows(Examples):
 
     @property
     def queries(self) -> Array:
-        """Return the index of each row's query, (rows,), which is the same for rows of one `group` (or with one text)."""
+        """Return the index of each row's query, (rows,); rows with the same `group` (or else text) share a query."""
         groups = [str(group) for group in self.extra.get("group", self.texts)]
         return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 
@@ -95,7 +95,7 @@ class LabeledRows(Examples):
 
 @dataclass(frozen=True)
 class TableChunk:
-    """A chunk of the rows of a file, with their line numbers, which can be read as if it were a file."""
+    """Some consecutive rows of a table file, with their line numbers, that functions for reading a file also accept."""
 
     file: Path
     rows: list[tuple[int, Row]]
@@ -225,14 +225,14 @@ class LabeledTable:
         return cls(path, roles, requested, first, sample, names, rows)
 
     def find_columns(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Return the column of each role that has one: as requested, else the first usual name that the table has."""
+        """Return the column of each role, such as text or label: the user's choice, else the first usual name."""
         lower = {name.lower(): name for name in self.first}
         guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
         found = {role: self.requested.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
     def check_columns(self, found: Mapping[str, str], needed: Collection[str]) -> None:
-        """Raise an error if a column does not exist or a needed role has none; log the columns that were inferred."""
+        """Raise an error if a column in `found` does not exist or a role in `needed` has none; log inferred columns."""
         listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.split_names(names):
@@ -250,7 +250,7 @@ class LabeledTable:
             log_info(f"{self.path}: {guessed}{note}{advise_options('override', roles)}")
 
     def split_names(self, names: str) -> list[str]:
-        """Return the names of one or more columns, given as a text in which commas separate them."""
+        """Split a comma-separated string of column names into a list."""
         return [names] if names in self.first else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
@@ -264,7 +264,7 @@ class LabeledTable:
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return a cell of a row as text; an empty text if the cell exists and is null."""
+        """Return a cell of a row as text, or "" if the cell is null; raise an error if the row lacks the column."""
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
@@ -278,7 +278,7 @@ class LabeledTable:
 
 
 def advise_options(advice: str, roles: Iterable[str]) -> str:
-    """Return advice that names the options that set the columns of roles; "" if the running command has no such option.
+    """Return `advice` followed by the options that set the columns of `roles`; "" if the command has no such options.
 
     >>> advise_options("override", ["text", "group"])
     '; override with --text, --columns.group'
@@ -289,9 +289,9 @@ def advise_options(advice: str, roles: Iterable[str]) -> str:
 
 
 def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None) -> None:
-    """Raise an error that describes a problem and lists the first bad rows; if `drop` is set, log it instead.
+    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, log it instead.
 
-    With `drop=None`, the error does not mention that the rows can be dropped.
+    With `drop=None`, the error message does not offer to drop the rows.
     """
     if not drop:
         advice = "" if drop is None else if_option("drop-invalid", ", or leave them out with --drop-invalid")
@@ -322,7 +322,7 @@ def _flatten(row: Row) -> Row:
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return 1, 2, 3, … as column names if the first row of a table file looks like data; None if it is a header."""
+    """Return 1, 2, 3, … as column names if a table file has no header, judging by its first row; None if it has one."""
     if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
     rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
@@ -336,7 +336,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the column of each role: as requested, else by usual names, else by contents; never one in `taken`."""
+    """Return role → column: the `requested` one, else one with a usual name, else by contents; never one in `taken`."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 

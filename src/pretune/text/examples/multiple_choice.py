@@ -75,7 +75,7 @@ class ChoiceExamples(Examples):
 
     @property
     def owner(self) -> Array:
-        """Return the index of each candidate's example, (candidates,)."""
+        """Return the index of the example that each candidate belongs to, (candidates,)."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
@@ -153,7 +153,7 @@ def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> l
 
 
 def label_base(labels: Sequence[tuple[Any, int]]) -> int:
-    """Return the number from which labels count choices, 0 or 1, given all labels and their numbers of choices."""
+    """Return 0 or 1, the number of the first choice, inferred from pairs of a label and its number of choices."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 
@@ -169,7 +169,7 @@ def choice_number(label: Any) -> str:
 
 
 def find_choice(label: Any, names: Sequence[str | None], base: int) -> int | None:
-    """Return the index of the choice that a label refers to; None if there is none. Numbers count from `base`.
+    """Return the index of the choice that a label names by text, letter, or number (counted from `base`), else None.
 
     >>> find_choice("B", ["red", "blue"], 0), find_choice("red", ["red", "blue"], 0), find_choice(2, ["red", "blue"], 1)
     (1, 0, 1)

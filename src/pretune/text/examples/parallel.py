@@ -76,7 +76,7 @@ def _languages_of(rows: LabeledRows) -> list[str]:
 
 
 def _text_columns(path: Path, requested: Mapping[str, str], errors: Errors) -> dict[str, str]:
-    """Return the columns of the two texts of a table: as requested, those with usual names, or the only two columns."""
+    """Return the two text columns of a table: the requested ones, those with usual names, or the only two columns."""
     found = {role: name for role, name in requested.items() if name}
     names = column_names(path, errors)
     if not found:

@@ -108,11 +108,11 @@ def read_questions(
     answers: bool = True,
     drop_invalid: bool = False,
 ) -> Questions:
-    """Read questions, passages and answers from SQuAD's .json or a table.
+    """Read questions, passages and answers from a .json file in SQuAD's format or from a table.
 
-    `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that are not at their
-    position in the passage raise an error, which lists them; with `drop_bad`, questions without another answer are left
-    out instead.
+    `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that do not occur
+    at their position in the passage raise an error, which lists them; with `drop_invalid`, questions with no other
+    answer are left out instead.
     """
     path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
     squad = file_suffix(path) == ".json"
@@ -183,7 +183,7 @@ def _squad(path: Path) -> Iterator[Row]:
 
 
 def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
-    """Return the field of each role: as requested, else the first usual name that the row has; log them unless `quiet`."""
+    """Return role → field: the `requested` field, else the first usual name in the row; log it unless `quiet`."""
     roles = {"text": QUESTIONS, "pair": PASSAGES} | ({"label": ANSWERS} if answers else {})
     usual = {role: next((name for name in names if name in row), names[0]) for role, names in roles.items()}
     names = {role: requested.get(role) or name for role, name in usual.items()}
@@ -205,7 +205,7 @@ def _text(row: Row, name: str, place: str) -> str:
 
 
 def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
-    """Return the answers of a row as (text, start or None); null and an empty list mean that it is unanswerable."""
+    """Return the answers of a row as (text, start or None); null or an empty list means an unanswerable question."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
         raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; unanswerable questions need []")

@@ -106,7 +106,7 @@ def find_words(words: str, text: str) -> list[CharacterSpan]:
 
 
 def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
-    """Return the number in the column of a role; None if the cell is empty or there is no such column."""
+    """Return the integer in the column of a role, or None if the cell is empty or the role has no column."""
     cell = rows.extra.get(role, [None] * len(rows))[row]
     if cell is None or cell == "":
         return None
@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Return an arrangement in which truncated texts keep their spans, with the number of `mark_tokens` as column `span`."""
+    """Return an arrangement with texts truncated around their spans; its column `span` is from `mark_tokens`."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)

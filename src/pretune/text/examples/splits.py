@@ -13,7 +13,7 @@ FEWEST = 50  # examples below which none are held out
 
 
 def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Return the indices of examples for training and for validation, stratified by label, without shared duplicates.
+    """Return row indices for training and validation, stratified by label; duplicate examples get into the same split.
 
     >>> from pretune.text.examples.labeled import LabeledRows
     >>> rows = LabeledRows("x.csv", {}, [f"text {i % 8}" for i in range(10)], labels=list("ab" * 5))
@@ -43,7 +43,7 @@ def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[
 
 
 def stratification_label(examples: Any, row: int) -> str:
-    """Return the label by which an example is stratified, the first of several labels; "" for numbers and no label."""
+    """Return the class label of an example, the first if it has several; "" for a numeric or missing label."""
     label = examples.labels[row] if getattr(examples, "labels", None) else ""
     label = next(iter(label), "") if isinstance(label, tuple) else label
     return label if isinstance(label, str) else ""

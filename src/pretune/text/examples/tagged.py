@@ -102,10 +102,10 @@ class TokenWords:
     predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Cut sentences into windows; return the sentence, first token and length of each, and how many sentences cut a word.
+        """Cut sentences into windows; return each one's sentence, start and length, and how many sentences cut a word.
 
-        Windows end between words and have at most `max_lengths` (sentences,) tokens; only a word that is longer than a
-        window is cut. Consecutive windows of a sentence share about `overlap` tokens. Sentences without tokens have no
+        Windows end between words and have at most `max_lengths` (sentences,) tokens; only a word longer than a window
+        is cut. Consecutive windows of a sentence overlap by about `overlap` tokens. Sentences without tokens have no
         window.
         """
         lengths = self.rows.lengths[:, 0]
@@ -124,7 +124,7 @@ class TokenWords:
 
 
 def _windows(edges: Array, room: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and length of windows of at most `room` tokens over words whose first tokens are `edges`."""
+    """Yield start and length of windows of at most `room` tokens that begin at word starts, which `edges` lists."""
     first, count = 0, len(edges) - 1
     while True:
         stop = int(np.searchsorted(edges, edges[first] + room, side="right")) - 1
@@ -185,7 +185,7 @@ def read_tagged(
 
 
 def tagged_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Return an iterator over sentences as rows, each with its first line; rows of CoNLL files have one list per column.
+    """Yield sentences as table rows, each with its first line number; rows of CoNLL files have one list per column.
 
     The columns of CoNLL files are named 1, 2, 3, …, those of CoNLL-U id, form, lemma, …
     """
@@ -201,7 +201,7 @@ def _is_conll(row: Row) -> bool:
 def _find_columns(
     path: Path, row: Row, requested: Mapping[str, str], tags: bool, predicate: str | None, quiet: bool
 ) -> dict[str, str]:
-    """Return the column of each role: as requested, else the usual one for the format of the row; log inferred columns."""
+    """Return role → column: the `requested` one, else the usual one for the file format; log inferred columns."""
     usual = {"text": next((name for name in WORDS if name in row), WORDS[0])}
     if tags:
         usual["label"] = str(len(row)) if "1" in row else next((name for name in TAGS if name in row), TAGS[0])

@@ -18,7 +18,7 @@ from pretune.text.spans import span_indices
 
 @dataclass(frozen=True)
 class PackPlan:
-    """The assignment of sequences to the packs of an epoch: pack k has the sequences order[bounds[k] : bounds[k + 1]]."""
+    """An assignment of sequences to packs (batches without padding): pack k has order[bounds[k] : bounds[k + 1]]."""
 
     order: Array  # (sequences,)
     bounds: Array  # (packs + 1,)
@@ -45,7 +45,7 @@ def plan_packs(
     rows: int | None = None,
     groups: Array | None = None,
 ) -> PackPlan:
-    """Assign shuffled sequences to packs, which are filled one after another with at most `tokens` and `sequences` each.
+    """Assign shuffled sequences to packs (batches without padding) of up to `tokens` tokens and `sequences` sequences.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """The spans of text that all streams have at one time step, ordered by stream and, within a stream, by position."""
+    """The spans of text that all streams (contiguous texts, one per batch row) have at one time step."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)
@@ -107,7 +107,7 @@ class StreamWindow:
 
 @dataclass(frozen=True)
 class TextStreams:
-    """Streams of contiguous text for stateful training, where each sequence continues the same one of the batch before.
+    """Contiguous texts for stateful training (truncated BPTT): each batch continues the sequences of the previous one.
 
     The documents, shuffled and concatenated, are cut into equally long streams, and each stream into windows of about the
     same length, at most `window` tokens.

@@ -62,7 +62,7 @@ def cut_documents(
 
 
 def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
-    """Return the token bounds of the sentences, (u, 2), split to at most `length`, and the first unit of each document."""
+    """Return token bounds, (u, 2), of sentences, split to at most `length` tokens, and the offsets of documents."""
     sentence, document = store.sentence_offsets, store.document_offsets
     counts = document[documents + 1] - document[documents]
     ends = np.cumsum(counts)

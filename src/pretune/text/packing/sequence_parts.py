@@ -17,7 +17,7 @@ Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are th
 
 
 def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
-    """Return an arrangement with one sequence per row: its parts, concatenated, between special tokens.
+    """Return tokenized sequences, one per row: the parts of the row (texts or token ids), concatenated in a frame.
 
     `frame` lists the roles of the special tokens, with "A" in place of the parts, such as ("start", "A", "end").
 

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 class TokenSource(Protocol):
-    """Tokens that spans refer to: a Store, or tokenized rows in memory."""
+    """A source of token ids that spans index into: a tokenized corpus (Store), or tokenized rows in memory."""
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Return the token ids of spans, concatenated."""
+        """Return the token ids of spans, concatenated, given the first token and the length of each span."""
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return the concatenated word-start masks of spans."""
+        """Return masks of the tokens that begin a word, concatenated over spans with the given starts and lengths."""
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
         """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
 
 
 class LazyColumns(dict[str, Array]):
-    """A dictionary of columns by name, some of which are computed on first access, by the functions in `late`."""
+    """A dictionary of per-token arrays by name; the functions in `late` compute some of them on first access."""
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
         super().__init__(ready)
@@ -52,7 +52,7 @@ class LazyColumns(dict[str, Array]):
 
 @dataclass
 class Sequences:
-    """The sequences of a batch as arrays on the host, concatenated, with their columns, labels and targets."""
+    """The sequences of a batch as concatenated NumPy arrays, with further arrays per token, labels and targets."""
 
     ids: Array  # (n,) int64
     lengths: Array  # (b,)
@@ -67,7 +67,7 @@ class Sequences:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return the first token of each sequence, and the number of tokens at the end, (b + 1,)."""
+        """Return the index of the first token of each sequence, followed by the total number of tokens, (b + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
@@ -107,12 +107,12 @@ class Arrangement:
         return np.asarray(total)
 
     def choose(self, chosen: Array) -> Arrangement:
-        """Return an arrangement of the sequences at the given indices, which may repeat."""
+        """Return the arrangement restricted to the sequences at the indices `chosen`, which may repeat."""
         labels, columns = ({name: x[chosen] for name, x in table.items()} for table in (self.labels, self.columns))
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
-        """Build the sequences at the given indices."""
+        """Build the token arrays of the sequences at the indices `chosen`."""
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
@@ -177,20 +177,20 @@ UNLIMITED = 1 << 30
 
 
 class Epoch(Protocol):
-    """The packs of an epoch, each of which is a batch of sequences."""
+    """The batches of an epoch, each a pack: sequences concatenated without padding."""
 
     def __len__(self) -> int: ...
 
     def sizes(self) -> Array:
-        """Return the number of sequences of each pack, (packs,)."""
+        """Return the number of sequences in each pack (batch) of the epoch, (packs,)."""
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of the pack `index`."""
+        """Return the sequences of the pack (batch) with the given index."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The limits of packs, that is, of sequences that are concatenated without padding."""
+    """The maximum size of a pack, that is, of a batch of sequences that are concatenated without padding."""
 
     tokens: int  # maximum per pack
     length: int  # maximum tokens of a sequence
@@ -200,13 +200,13 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed shapes of packs, given the most targets of each loss term; None if shapes vary."""
+        """Return the fixed tensor shapes of packs, given the maximum targets per loss; None if shapes are not fixed."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
 @dataclass
 class PlannedEpoch:
-    """An epoch whose sequences come from an arrangement, assigned to shuffled packs."""
+    """An epoch whose packs (batches without padding) are planned in advance from an arrangement of sequences."""
 
     arrangement: Arrangement
     plan: PackPlan
@@ -215,16 +215,16 @@ class PlannedEpoch:
         return len(self.plan)
 
     def sizes(self) -> Array:
-        """Return the number of sequences of each pack, (packs,)."""
+        """Return the number of sequences in each pack (batch) of the epoch, (packs,)."""
         return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of the pack `index`."""
+        """Return the sequences of the pack (batch) with the given index."""
         return self.arrangement.take(self.plan.pack(index))
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
-    """Assign the sequences of an arrangement to shuffled packs; sequences with the same `group` label share a pack."""
+    """Assign an epoch's sequences to shuffled packs (batches without padding); those of one `group` share a pack."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
@@ -232,7 +232,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, s
 def plan_lengths(
     lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
 ) -> PackPlan:
-    """Assign sequences of the given lengths to shuffled packs; sequences with the same number in `groups` share a pack."""
+    """Assign sequences of given lengths to shuffled packs (batches); equal numbers in `groups` share a pack."""
     return plan_packs(
         lengths,
         tokens=packing.tokens,
@@ -253,13 +253,13 @@ MODEL_COLUMNS = (
 
 
 def add_global_starts(sequences: Sequences) -> Sequences:
-    """Add the column `global`, which gives the first token of each sequence global attention, and return the sequences."""
+    """Add the array `global`, a mask of first tokens, which get global attention; return the sequences."""
     sequences.columns["global"] = sequences.index_in_sequence == 0
     return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Build the Batch of tensors that a model takes from sequences; with a capacity, one of fixed shapes."""
+    """Build the Batch of tensors that a model takes from sequences; with a `capacity`, it is padded to fixed shapes."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

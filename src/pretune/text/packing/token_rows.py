@@ -18,7 +18,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class TextRows(Protocol):
-    """Rows of texts: labeled examples, candidates, or the turns of dialogues."""
+    """A protocol for rows with one or two texts each: labeled examples, candidates, or turns of dialogues."""
 
     @property
     def texts(self) -> list[str]:
@@ -56,7 +56,7 @@ class TokenRows:
         return made
 
     def keep_unknown_characters(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
-        """Store the character ids of out-of-vocabulary words of texts, which begin at the tokens `starts`.
+        """Store the character ids of out-of-vocabulary words; `starts` has the first token of each text.
 
         This is done only for tokenizers of models that read characters (ELMo).
         """
@@ -71,11 +71,11 @@ class TokenRows:
         self.spellings = encode_characters(words, tokenizer.characters)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Return the concatenated ids of spans."""
+        """Return the token ids of spans, concatenated, given the first token and the length of each span."""
         return self.ids[span_indices(starts, lengths)]
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return the concatenated word-start masks of spans."""
+        """Return masks of the tokens that begin a word, concatenated over spans with the given starts and lengths."""
         return self.words[span_indices(starts, lengths)]
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
@@ -88,7 +88,7 @@ class TokenRows:
 def arrange_rows(
     rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
 ) -> Arrangement:
-    """Return an arrangement with one sequence per row, truncated to `length` tokens, and the given `labels`.
+    """Tokenize rows into one sequence each, with the special tokens of `template`, truncated to `length` tokens.
 
     Pairs are truncated as in `transformers` ("longest_first"), so that an exported model gets the same tokens there.
     """

@@ -64,7 +64,7 @@ class StoreSettings:
     span_field: str | None = None  # a field with annotated spans, each of which counts as one word
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings as the manifest of a store records them."""
+        """Return the settings as a dictionary, for the manifest of a token store."""
         return {key: value for key, value in asdict(self).items() if key != "span_field" or value}
 
 
@@ -151,7 +151,7 @@ def _build_on_cluster(
     max_jobs: int | None,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build all shards on a Ray cluster, with one job per unit of files, and return their manifest entries in order."""
+    """Build all shards on a Ray cluster, with one job per group of files; return their manifest entries in order."""
     state, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
     jobs = (
         (number, [absolute_if_exists(file) for file in unit], state, absolute_if_exists(folder), asdict(settings))
@@ -165,7 +165,7 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """Build the missing shards of a unit of files, as a job on a cluster; return the manifest entries of all its shards."""
+    """Build the missing shards for a group of files (unit) in a cluster job; return manifest entries of all shards."""
     for path in (folder, *files):
         check_visible(Path(path))
     unit = number, [Path(file) for file in files]
@@ -180,7 +180,7 @@ def _build_all(
     processes: int,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build the missing shards of units of files in `processes` processes; return the manifest entries of all in order."""
+    """Build the missing shards for groups of files (units) in parallel; return the manifest entries of all shards."""
     build_digest = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = ByteMeter()
     entries: list[dict[str, Any]] = []
@@ -235,9 +235,9 @@ def _build_all(
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Yield for every shard its file name, the packed texts of its parts, and a mask of the documents that begin a file.
+    """Yield each shard's file name, the serialized texts of its parts, and a mask of the documents that begin a file.
 
-    The division into shards depends on the files and the settings alone.
+    How files are divided into shards depends only on the files and the settings.
     """
     for unit, group in units:
         last: Path | None = None
@@ -303,7 +303,7 @@ def _is_done(path: Path, source: str) -> bool:
 
 
 def _entry(path: Path) -> dict[str, Any]:
-    """Return the manifest entry of a shard."""
+    """Return the entry that describes a shard file in the manifest of a token store."""
     arrays = map_shard(path)
     return {
         "file": path.name,

@@ -28,7 +28,7 @@ class NgramCounts:
     facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Count occurrences of n-grams, given their fingerprints; if the table exceeds its limit, drop the rarer half."""
+        """Count n-grams, given fingerprints (`keys`) and positions (`facts`); drop the rarer half beyond the limit."""
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
@@ -54,7 +54,7 @@ def find_collocations(
     max_tokens: float = 1e8,
     limit: int = KINDS,
 ) -> list[dict[str, Any]]:
-    """Return up to `count` phrases of a store, each with its text, its count, and its mutual information per word boundary.
+    """Return up to `max_phrases` phrases of a token store, each with its text, count, and PMI per word boundary.
 
     A phrase is a pair or triple of words within a sentence that occurs at least `min_count` times and has at least `min_pmi`
     bits of pointwise mutual information (3 bits: 8 times as often as independent words would meet). Phrases are sorted
@@ -100,7 +100,7 @@ def find_collocations(
 
 
 def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) -> None:
-    """Count the words, pairs and triples of words between two token positions of a store, in the tables by n."""
+    """Count the words, word pairs and word triples in a range of tokens of a store; `tables` has one table per n."""
     ids = store.read(start, stop)
     starts = store.gather_words(np.array([start]), np.array([stop - start]))
     sentence = np.zeros(len(ids), dtype=bool)
@@ -123,7 +123,7 @@ def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) 
 
 
 def _text(store: Store, place: int, length: int) -> str | None:
-    """Return the text of `length` tokens; None if one of them is special or a word has no letter or digit."""
+    """Return the text of `length` tokens at a position; None if a token is special or a word has no letter or digit."""
     tokenizer = store.tokenizer
     ids = store.read(place, place + length).astype(np.int64)
     if tokenizer.specials[ids].any():

@@ -67,7 +67,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
 
 
 def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Concatenate parts to the arrays of a shard, which the docstring of pretune.text.store.store lists."""
+    """Concatenate parts, as `build_part` returns them, to the arrays of a shard (see pretune.text.store.store)."""
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole["words"] = np.packbits(whole["words"], bitorder="little")
     for name in ("sentences", "documents"):
@@ -113,13 +113,13 @@ def unpack_texts(content: bytes) -> tuple[list[str], Array]:
 
 
 def build_packed_part(packed_texts: bytes, tokenizer: Tokenizer, language: str) -> dict[str, Array]:
-    """Return the part of a shard for texts that `pack_texts` serialized."""
+    """Tokenize texts that `pack_texts` serialized, and return the arrays of `build_part`."""
     texts, spans = unpack_texts(packed_texts)
     return build_part(texts, tokenizer, language, spans)
 
 
 class ShardWorker:
-    """A worker process that builds parts of shards."""
+    """A worker process that tokenizes texts into parts of shards of a token store."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         source = str(Path(__file__).parents[2])
@@ -140,7 +140,7 @@ class ShardWorker:
         self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
-        """Return the part of a shard for texts that `pack_texts` serialized, waiting until the worker has built it."""
+        """Tokenize texts that `pack_texts` serialized in the worker process, and return the arrays of `build_part`."""
         self._send(packed_texts)
         if (part := _read_frame(self.back)) is None:
             raise self._ended()
@@ -169,7 +169,7 @@ class ShardWorker:
 
 
 def serve_worker() -> None:
-    """Run a worker process: read a tokenizer and a language from stdin, then build a part for each frame until stdin ends."""
+    """Run a worker process: read a tokenizer and a language from stdin, then tokenize each message until stdin ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setting = json.loads(_read_frame(source) or b"{}")
     tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
@@ -184,7 +184,7 @@ def _write_frame(stream: IO[bytes], content: bytes) -> None:
 
 
 def _read_frame(stream: IO[bytes]) -> bytes | None:
-    """Return the next frame of a stream, which begins with its size; None if the stream ends before or inside it."""
+    """Return the next message of a stream, which starts with its size; None if the stream ends before its end."""
     header = stream.read(8)
     if len(header) < 8:
         return None

@@ -46,7 +46,7 @@ _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
 
 
 class ShardEntry(TypedDict):
-    """The entry of a shard in the manifest."""
+    """A shard as described in the manifest of a token store: its file, sizes and checksum."""
 
     file: str
     documents: Count
@@ -58,7 +58,7 @@ class ShardEntry(TypedDict):
 
 
 class ArrayEntry(TypedDict):
-    """The entry of an array in the header of a shard."""
+    """An array as described in the header of a shard (a safetensors file)."""
 
     dtype: Literal["U8", "U16", "U32", "U64"]
     shape: Annotated[list[Count], Len(1, 1)]
@@ -66,7 +66,7 @@ class ArrayEntry(TypedDict):
 
 
 class Manifest(TypedDict):
-    """The content of manifest.json."""
+    """The content of manifest.json, which describes the files and settings of a token store."""
 
     format: str
     version: int
@@ -176,7 +176,7 @@ class Store:
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return the same store divided into more documents: a document also begins at each of the given sentences.
+        """Return the store with more documents: each sentence with one of the given indices begins a document.
 
         The bytes of a divided document are distributed over its parts in proportion to their tokens.
         """
@@ -214,7 +214,7 @@ class Store:
         return self._gather("tokens", starts, lengths)
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return the concatenated word-start masks of spans, (sum of lengths,)."""
+        """Return masks of the tokens that begin a word, concatenated over spans, (sum of lengths,)."""
         return self._gather("words", starts, lengths)
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
@@ -291,7 +291,7 @@ def _running_totals(counts: list[int]) -> Array:
 
 
 def _check_offsets(offsets: Array, what: str) -> Array:
-    """Return offsets; raise an error if they do not start at 0 or decrease somewhere."""
+    """Return `offsets` if they start at 0 and never decrease; otherwise raise an error that names them as `what`."""
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
         raise PretuneError(f"{what} are not in increasing order; the store is damaged: prepare it again")
     return offsets
@@ -324,12 +324,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def partial_folder(folder: Path) -> Path:
-    """Return the folder in which the store `folder` is built until it is complete."""
+    """Return the temporary folder in which the store `folder` is built before it is renamed."""
     return folder.with_name(folder.name + ".partial")
 
 
 def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
-    """Raise an error if a shard is missing, has another size than its manifest entry or, if `whole`, another checksum."""
+    """Raise an error if a shard file is missing, or if its size (or checksum, if `whole`) differs from the manifest."""
     again = "restore it, or prepare the store again"
     if not path.is_file():
         raise PretuneError(f"{path}: the shard is missing; {again}")

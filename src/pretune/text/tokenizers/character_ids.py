@@ -41,7 +41,7 @@ def encode_vocabulary_characters(
 ) -> Array:
     """Return the character ids of every token of a vocabulary, (size, length).
 
-    Start, end and padding tokens, whose ids are in `roles`, have symbols of their own.
+    Start and end tokens get reserved symbols, and the padding token gets zeros; `roles` has the ids of these tokens.
     """
     table = encode_characters(vocabulary, length)
     for role, symbol in (("start", TEXT_BEGINS), ("end", TEXT_ENDS)):

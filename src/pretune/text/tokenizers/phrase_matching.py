@@ -42,7 +42,7 @@ class PhraseMatcher:
         return cls(known)
 
     def find(self, ids: Array, first: Array, sizes: Array, gaps: Array) -> Array:
-        """Return the number of words, (k,), of the phrase that begins at each word of a token sequence; 1 where none does.
+        """Return the number of words of the phrase that begins at each word of a token sequence, (k,); 1 for no phrase.
 
         Words begin at the tokens `first` and have `sizes` tokens; `gaps` is True where a word does not directly follow the
         one before it. The phrases do not overlap: among phrases that begin at the same word the longest is chosen, among

@@ -84,7 +84,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
 
 
 def _parse(data: bytes) -> SentencePieceModel:
-    """Parse the message ModelProto of sentencepiece_model.proto."""
+    """Parse the bytes of a SentencePiece .model file, the message ModelProto of sentencepiece_model.proto."""
     model = SentencePieceModel()
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -103,7 +103,7 @@ def _parse(data: bytes) -> SentencePieceModel:
 
 
 def _piece(data: bytes) -> Piece:
-    """Parse a piece: its text, its score and its type."""
+    """Parse a vocabulary entry (piece) of a SentencePiece model; return its text, score and type."""
     piece, score, kind = "", 0.0, NORMAL
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -120,7 +120,7 @@ def _piece(data: bytes) -> Piece:
 
 
 def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless: Mapping[int, str], name: str) -> None:
-    """Set the attributes of a model from the given fields of a message; fields in `harmless` are ignored."""
+    """Set attributes of a model from the given fields of a protocol buffer message; `harmless` fields are ignored."""
     for number, value in _fields(data):
         attribute, kind = fields.get(number, ("", int))
         if attribute and isinstance(value, bytes if kind in (str, bytes) else int):
@@ -130,7 +130,7 @@ def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless:
 
 
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
-    """Raise an error if a field is not known to be harmless."""
+    """Raise an error if a protocol buffer field is not one of the `harmless` ones, which do not affect ids."""
     if number not in harmless:
         raise PretuneError(f"unknown field {number} in {where}, which may change how text is tokenized")
 
@@ -256,7 +256,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Return pre-tokenizers that split where no piece crosses, which is faster than not splitting, with the same ids."""
+    """Return pre-tokenizers that split text where no piece can cross: the ids stay the same, and encoding is faster."""
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]

@@ -47,7 +47,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether compiled rules replace sequences of several characters; raise an error if NFC does not do the same."""
+    """Return whether compiled rules replace sequences of characters; raise an error if they do not agree with NFC."""
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:

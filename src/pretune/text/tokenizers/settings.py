@@ -121,7 +121,7 @@ class TokenizerSettings:
     language: str = ""  # the language of texts, for models whose template names it (mBART)
 
     def with_defaults(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return all settings of a tokenizer class: those in the files, and the class's defaults for all others."""
+        """Return the tokenizer's settings, with the defaults of its class `kind` for those that the files lack."""
         return {key: self.explicit.get(key, default) for key, default in kind.settings.items()}
 
 
@@ -181,7 +181,7 @@ def _read_typed(path: Path) -> dict[str, Any]:
 def _find_class(
     folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], full: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return the class of the tokenizer in a folder, whether a file names it, and whether it is one without settings.
+    """Return the class of a folder's tokenizer, whether a file names it, and whether it is a class without settings.
 
     `full` is whether the folder has a tokenizer.json.
     """
@@ -216,7 +216,7 @@ def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
 
 
 def _token(value: Any, where: Path) -> Token | None:
-    """Return a special token that is a string or an object in a JSON file; None for any other value."""
+    """Return the special token in a JSON value, which is a string or an object; None for any other value."""
     if not isinstance(value, Mapping):
         return check_text(value, f"{where}: a special token") if isinstance(value, str) else None
     names = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -225,7 +225,7 @@ def _token(value: Any, where: Path) -> Token | None:
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
-    """Raise an error for keys that may affect ids and are not supported; unknown keys are accepted if `ignored`."""
+    """Raise an error for unsupported keys of `config` that may affect ids; with `ignored`, accept unknown keys."""
     known = {*HARMLESS, *SETTINGS, *TOKEN_LISTS, "added_tokens_decoder"}
     for key, value in config.items():
         problem, setting = "", f"{key}={quote(value)} is not supported"

@@ -45,7 +45,7 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """Return a key that is equal for matching tokens: the token if `marks` is None, else its text and whether it starts a word."""
+    """Return a key to match tokens by: the token itself or, with `marks`, its text and whether it starts a word."""
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks

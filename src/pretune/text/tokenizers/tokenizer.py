@@ -103,18 +103,18 @@ class Tokenizer:
 
     @property
     def target(self) -> Tokenizer:
-        """Return the tokenizer of target texts, such as translations, if it differs; else this tokenizer."""
+        """Return the tokenizer of target texts, such as translations; this tokenizer if no other was set."""
         return self._target or self
 
     def set_target(self, target: Tokenizer) -> Tokenizer:
-        """Use another tokenizer, whose special tokens must have the same ids, for target texts; return this tokenizer."""
+        """Use another tokenizer for target texts, with the same ids of special tokens, and return this tokenizer."""
         if target.roles != self.roles:
             raise PretuneError("source and target tokenizers have different special token ids; train both with pretune")
         self._target = target
         return self
 
     def with_separator(self) -> Tokenizer:
-        """Return a copy with an added separator token, which is also the end token if the vocabulary has none."""
+        """Return a copy with an added separator token, which also serves as end token if there is none."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
         roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
@@ -166,7 +166,7 @@ class Tokenizer:
     # -- roles --------------------------------------------------------------------------------------------------
 
     def role(self, name: str) -> int:
-        """Return the id of the special token with a role; raise an error if the tokenizer has none."""
+        """Return the id of the special token with a role, such as "mask"; raise an error if the tokenizer has none."""
         if name == "language" and name not in self.roles:
             known = sorted(role.removeprefix("language ") for role in self.roles if role.startswith("language "))
             raise PretuneError(
@@ -182,7 +182,7 @@ class Tokenizer:
         return self.roles[name]
 
     def has_role(self, name: str) -> bool:
-        """Return whether the tokenizer has a special token with a role."""
+        """Return whether the tokenizer has a special token with a role, such as "mask"."""
         return name in self.roles
 
     # -- text and ids -------------------------------------------------------------------------------------------
@@ -252,12 +252,12 @@ class Tokenizer:
 
     @property
     def _joint(self) -> int:
-        """Return the id of the token that separates the parts of a document."""
+        """Return the id of JOINT, an added token that separates the parts of a document while it is encoded."""
         return self._plain.token_to_id(JOINT) or 0
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """Return the backend for plain text, in which "[MASK]" is text and JOINT separates the parts of a document."""
+        """Return the backend for plain text, to which "[MASK]" is ordinary text; JOINT separates document parts."""
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
@@ -409,7 +409,7 @@ class Tokenizer:
 
 
 def _without_private(text: str) -> str:
-    """Return a text with the private-use characters that are reserved here replaced by spaces."""
+    """Return a text with the private-use characters that the tokenizer reserves for itself replaced by spaces."""
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 

@@ -197,7 +197,7 @@ def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowerca
 def _word_level(
     splitter: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
 ) -> Tokenizer:
-    """Return a tokenizer that splits text with a backend and has special tokens and words as its vocabulary."""
+    """Return a word-level tokenizer that splits text as `splitter` does; its vocabulary is special tokens and words."""
     specials = list(dict.fromkeys(roles.values()))
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
     splitter.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
@@ -218,7 +218,7 @@ def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
-    """Count the words of the lines of documents, except for held-out lines, which are returned."""
+    """Add the words of documents to the counts in `words`, except for held-out lines, which are returned."""
     held_out: list[str] = []
     left, number = HELD_OUT, 0
     for document in documents:
@@ -236,7 +236,7 @@ def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str
 
 
 def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """Return the backend of a kind of tokenizer, with its normalizer, pre-tokenizer and decoder, and an untrained model."""
+    """Return an untrained `tokenizers` backend of a kind, with its normalizer, pre-tokenizer and decoder."""
     lower = [normalizers.Lowercase()] if lowercase else []
     if kind in ("wordpiece", "bpe"):
         if kind == "wordpiece":
@@ -292,7 +292,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """Return the characters that cover 99.95 % of the text (at least `least`), and the other ones, which become unknown."""
+    """Return the characters that cover 99.95 % of the text (at least `least`), and all others, which become unknown."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -318,7 +318,7 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
-    """Return a copy of a backend with only the given special tokens."""
+    """Return a copy of a `tokenizers` backend whose vocabulary has only the given special tokens."""
     content = json.loads(backend.to_str())
     content["added_tokens"] = []
     clean = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -330,7 +330,7 @@ def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokeniz
 
 
 def _feed(table: Counter[str], max_occurrences: int) -> Iterator[str]:
-    """Yield lines of about 1,000 words in which each word of a table occurs as often as its count, scaled to `occurrences`."""
+    """Yield lines of about 1,000 words, in which words occur as often as in `table`, scaled to `max_occurrences`."""
     line: list[str] = []
     for word, count in scale_counts(table, max_occurrences):
         while count > 0:

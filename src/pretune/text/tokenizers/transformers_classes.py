@@ -36,7 +36,7 @@ PieceList = list[Piece]
 
 
 def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
-    """Return pieces with T5's sentinels appended in reverse order, unless they are among the pieces already (mT5)."""
+    """Return pieces with T5's sentinels appended (<extra_id_99>, …, <extra_id_0>), unless they exist already (mT5)."""
     if any("<extra_id_0>" in piece for piece, _, _ in pieces):
         return pieces
     extra = settings.get("extra_ids")
@@ -63,7 +63,7 @@ def in_fairseq_order(*languages: str) -> Callable[[PieceList, Values], PieceList
 
 
 def in_camembert_order(pieces: PieceList, settings: Values) -> PieceList:
-    """Return pieces in CamemBERT's order: its own special tokens, the model's pieces without <unk>, <mask>."""
+    """Return vocabulary pieces in CamemBERT's order: special tokens, the model's pieces except <unk>, then <mask>."""
     first: PieceList = [("<s>NOTUSED", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>NOTUSED", 0.0, CONTROL)]
     first += [("<unk>", 0.0, UNKNOWN), ("<unk>NOTUSED", 0.0, CONTROL)]
     return [*first, *(piece for piece in pieces if piece[2] != UNKNOWN), ("<mask>", 0.0, CONTROL)]

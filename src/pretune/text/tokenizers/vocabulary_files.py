@@ -81,7 +81,7 @@ def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
 
 
 def _fits(kind: TokenizerClass, file: Path) -> bool:
-    """Return whether a tokenizer class reads files with this suffix."""
+    """Return whether the tokenizer class `kind` reads files with the suffix of `file`."""
     return Path(kind.file).suffix == (".json" if file.name in ("merges.txt", "vocab.bpe") else file.suffix)
 
 
@@ -258,7 +258,7 @@ def _with_bert_settings(
     values: Mapping[str, Any],
     settings: TokenizerSettings,
 ) -> tokenizers.Tokenizer:
-    """Return a copy of a backend with the given settings of BERT's normalizer and the unknown token in `settings`."""
+    """Return a copy of a backend with BERT's normalizer set to `values` and the unknown token of `settings`."""
     content = json.loads(backend.to_str())
     names = {
         "do_lower_case": "lowercase",
@@ -280,7 +280,7 @@ def _with_bert_settings(
 def _with_prefix_space(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return a copy of a byte-level backend with the setting `add_prefix_space` in `values`, if it is there."""
+    """Return a copy of a byte-level BPE backend with `add_prefix_space` as set in `values`, if it is set there."""
     if "add_prefix_space" not in values:
         return backend
     space = bool(values["add_prefix_space"])
@@ -315,7 +315,7 @@ def _with_case_settings(
 
 
 def _is_class_normalizer(step: Content) -> bool:
-    """Return whether a normalizer is one that a tokenizer class puts before those of the SentencePiece model."""
+    """Return whether a normalizer was added by a tokenizer class, in front of those of the SentencePiece model."""
     quotes = step["type"] == "Replace" and step["pattern"].get("String") in QUOTES
     return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
 
@@ -342,7 +342,7 @@ def _check_same(
     normalizer: normalizers.Normalizer | None,
     cut: pre_tokenizers.PreTokenizer,
 ) -> None:
-    """Raise an error if tokenizer.json normalizes or splits text differently from the class in tokenizer_config.json."""
+    """Raise an error if tokenizer.json normalizes or splits text differently from the tokenizer class `kind`."""
     if _split_text(PROBE, backend.normalizer, backend.pre_tokenizer) != _split_text(PROBE, normalizer, cut):
         raise PretuneError(
             f"{path}: the tokenizer normalizes or splits text differently from {kind.name}, the class in tokenizer_config.json; to use "
@@ -382,7 +382,7 @@ def _find_names(
 def _mark_specials(
     backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: TokenizerSettings, kind: TokenizerClass | None
 ) -> None:
-    """Mark special tokens of a backend, given by name, as special, unless a file lists them as added tokens.
+    """Mark the tokens in `names` as special tokens of a backend, unless a tokenizer file lists them as added tokens.
 
     `kind` is the tokenizer class that decides whether the mask token strips the space before it. Special tokens without
     an id are left out: no text contains them.
@@ -412,7 +412,7 @@ def _mark_specials(
 
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
-    """Return a backend that adds the special tokens of a template around texts; the given one if it already does so."""
+    """Return a backend that adds a template's special tokens around texts; the same backend if it already does so."""
     used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
         return backend

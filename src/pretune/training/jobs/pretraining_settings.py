@@ -72,9 +72,9 @@ def resolve_pretraining(
     device: str | None,
     defaults: Fields | None = None,
 ) -> PretrainingJob:
-    """Return the pretraining job of a model for some options.
+    """Return a pretraining job for a model, with a value for every setting.
 
-    Settings come from the options, then the command's `defaults`, then the preset, then the general defaults.
+    Each setting is from `options` or else the command's `defaults`, the model's preset, or the general defaults.
     """
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:

@@ -12,12 +12,12 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def trains(o: Options) -> bool:
-    """Return whether the pruned model is fine-tuned."""
+    """Return whether the pruned model is fine-tuned, according to the command-line options `o`."""
     return bool(o.epochs) or has_budget(o)
 
 
 def measures(o: Options) -> bool:
-    """Return whether importance is measured on examples."""
+    """Return whether importance is measured on examples, according to the command-line options `o`."""
     return bool(o.heads or o.ffn_units or (o.drop_layers or "").startswith("contributions"))
 
 

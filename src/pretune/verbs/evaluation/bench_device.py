@@ -72,7 +72,7 @@ def bench_device(device: opt.Device = None) -> DeviceBenchmark:
 
 
 def _seconds(work: Any, device: Any) -> float:
-    """Return the time of one call in seconds: the best of several repetitions, within about SECONDS."""
+    """Return the time of one call of `work` in seconds: the best of repetitions over about SECONDS."""
     import time
 
     import torch

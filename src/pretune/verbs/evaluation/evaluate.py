@@ -26,11 +26,11 @@ class SuiteResult:
     out: Path
 
     def describe(self) -> dict[str, Any]:
-        """Return the whole evaluation, for --json."""
+        """Return the evaluation as a JSON-compatible dictionary, for --json."""
         return {**self.evaluation.describe(), "out": str(self.out)}
 
     def table(self) -> dict[str, Any]:
-        """Return the leaderboard row of the suite with reference rows, costs, notes, and sources."""
+        """Return the results to print: a leaderboard row, published results, costs, notes, and sources."""
         from pretune.evaluation.suites.published_results import sources
         from pretune.evaluation.suites.suite_report import costs, notes, rows, scored
 
@@ -44,7 +44,7 @@ class SuiteResult:
 
 
 def in_several_languages(o: Options) -> bool:
-    """Return whether a suite has tasks with files in several languages."""
+    """Return whether the suite in the command-line options `o` has tasks in several languages."""
     from pretune.evaluation.suites.declaration import find_suite
 
     return o.suite is not None and any(task.language for task in find_suite(o.suite).tasks.values())

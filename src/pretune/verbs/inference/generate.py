@@ -11,12 +11,12 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def samples(o: Options) -> bool:
-    """Return whether tokens are sampled."""
+    """Return whether tokens are sampled, according to the command-line options `o`."""
     return (o.temperature, o.top_k, o.top_p) != (None, None, None)
 
 
 def takes_languages(o: Options) -> bool:
-    """Return whether a model takes tokens for its source and target language."""
+    """Return whether the model in the options `o` takes tokens for its source and target language."""
     from pretune.models.hf_config import read_config
     from pretune.models.name_resolution import find_folder
 

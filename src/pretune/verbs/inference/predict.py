@@ -15,7 +15,7 @@ SHOWN = 20  # rows of a file that are printed in the terminal
 
 
 def has_classes(o: Options) -> bool:
-    """Return whether the task of a model has classes, and so probabilities."""
+    """Return whether the model in the options `o` has a task with classes, and so class probabilities."""
     from pretune.inference.predict import find_task
     from pretune.verbs.shared_inputs import split_models
 

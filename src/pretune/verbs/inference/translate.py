@@ -15,7 +15,7 @@ SHOWN = 20  # rows of a file that are printed in the terminal
 
 
 def reads_tables(o: Options) -> bool:
-    """Return whether a table is among the inputs."""
+    """Return whether a table file is among the inputs in the command-line options `o`."""
     from pretune.text.examples.labeled import FORMATS
     from pretune.verbs.shared_inputs import split_models
 

@@ -169,7 +169,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return the training history of a run for its model card, or None; dev scores are left out unless the model is `whole`."""
+    """Return a run's training history for its model card, or None; dev scores only if exported `whole`, unchanged."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
@@ -179,13 +179,13 @@ def history(source: Path, whole: bool) -> Any:
 
 
 def gives_vectors(model: Any, head: str | None) -> bool:
-    """Return whether the only head of a model, and the requested one, computes text embeddings."""
+    """Return whether a model's only head computes text embeddings, and `head`, if given, is that head."""
     vectors = model.embedding_head
     return vectors is not None and len(model.root.heads) == 1 and head in (None, vectors[0])
 
 
 def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | None, normalize: bool) -> None:
-    """Replace the heads of a model by one that computes text embeddings: its own, or a pooling of the top layer."""
+    """Replace a model's heads by one for text embeddings: its existing one, or a pooling of the top layer."""
     from torch import nn
 
     from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
@@ -213,12 +213,12 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
 
 def sharing(heads: Any, names: set[str]) -> list[str]:
-    """Return the heads with one of the names, and those that share a module with one (tlm shares the head of mlm)."""
+    """Return the heads called one of `names`, and those that share a module with one (tlm shares the head of mlm)."""
     return [name for name in heads if any(heads[name] is heads[other] for other in names & heads.keys())]
 
 
 def keep_heads(model: Any, names: str, reference: str) -> None:
-    """Remove all heads of a model but the named ones, joined with `+`; `none` removes all."""
+    """Remove all heads of a model except those in `names`, which are joined with `+`; "none" removes all."""
     from torch import nn
 
     from pretune.objectives import task_names

@@ -14,7 +14,7 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def several_tasks(o: Options) -> bool:
-    """Return whether --train names the files of several tasks."""
+    """Return whether --train in the options `o` names the files of several tasks."""
     from pretune.verbs.shared_inputs import parse_task_files
 
     return isinstance(parse_task_files(o.train), Mapping)

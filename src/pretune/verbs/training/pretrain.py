@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def needs_tokenizer(o: Options) -> bool:
-    """Return whether some of the data is not tokenized yet."""
+    """Return whether some of the data in the options `o` is not tokenized yet."""
     return not paths(o.data) or bool(data_files(o))
 
 
 def has_weights(o: Options) -> bool:
-    """Return whether weights are loaded: those of the model, or those named with --init-from."""
+    """Return whether the options `o` load weights, those of the model or of --init-from."""
     return o.init_from is not None or not starts_from_preset(o)
 
 
 def in_parallel(o: Options) -> bool:
-    """Return whether torchrun started this process."""
+    """Return whether `torchrun` started this process; the command-line options `o` are not used."""
     return "RANK" in os.environ
 
 
