@@ -86,7 +86,7 @@ def nearest_words(
 
 
 def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int]:
-    """Return `count` indices in `among`: the first, then each time the one least similar (by vector) to those before."""
+    """Return `count` indices in `among`: the first, then each time the one least similar to those already chosen."""
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]
     while len(chosen) < min(count, len(among)):

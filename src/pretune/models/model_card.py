@@ -288,7 +288,7 @@ def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def score_table(history: TrainingHistory) -> str:
-    """Return a Markdown table of the scores in a training history, with mean and standard deviation over seeds, if several."""
+    """Return a Markdown table of the scores in a training history, with mean and standard deviation over seeds."""
     seeds = history.results.get("seeds", {})
     date = f" ({history.date})" if history.date else ""
     text = f"On {history.scored_on}{date}:"

@@ -19,7 +19,7 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidate tokens to keep, so that `width` beams remain even if `ends` of them end a text."""
+    """Return how many tokens to keep, so that `width` beams continue even if all end tokens (`ends`) are among them."""
     return (1 + max(1, len(ends))) * width
 
 

@@ -102,7 +102,7 @@ class TokenWords:
     predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Cut sentences into windows; return each window's sentence, start and length, and the number of cut sentences.
+        """Cut sentences into windows; return each one's sentence, start and length, and how many sentences cut a word.
 
         Windows end between words and have at most `max_lengths` (sentences,) tokens; only a word longer than a window
         is cut. Consecutive windows of a sentence overlap by about `overlap` tokens. Sentences without tokens have no
