@@ -58,7 +58,7 @@ label: label
 objective: classify
 strategy: top(1)
 epochs: 2.0
-seeds: 2
+num_seeds: 2
 shots: 2
 optimizer:
   lr: 3e-5
@@ -140,7 +140,7 @@ def read_suite(folder: Path) -> Any:
     suite = find_suite(folder / "suite.yaml")
     here, _ = suite.available_tasks(folder)
     for task in here.values():
-        task.read("dev", folder, subsets=True)
+        task.read("dev", folder, allow_incomplete=True)
     return suite.select_tasks([])
 
 
