@@ -109,7 +109,7 @@ KINDS = [
     *(kind("labeled", f"rows{end}", LABELED, read_labeled) for end in (".csv", ".tsv", ".jsonl", ".parquet")),
     *(kind("labeled", f"rows.csv{packed}", LABELED, read_labeled) for packed in PACKED if packed),
     *(kind("corpus", f"text.txt{packed}", CORPUS, read_corpus) for packed in PACKED),
-    *(kind("corpus", f"text{end}", LABELED, partial(read_corpus, column="text")) for end in (".jsonl", ".parquet", ".jsonl.zst")),
+    *(kind("corpus", f"text{end}", LABELED, partial(read_corpus, text_field="text")) for end in (".jsonl", ".parquet", ".jsonl.zst")),
     *(kind("annotated", f"text{end}", SPANNED, partial(read_corpus, text_field="text", span_field="spans")) for end in (".jsonl",)),
     kind("tagged", "words.conll", CONLL, read_tagged),
     kind("tagged", "words.conllu", CONLLU, read_tagged),

@@ -181,7 +181,7 @@ def test_semantic_role_labeling_is_learned(folder: Path, tmp_path: Path) -> None
     assert result.results["dev/f1"] > 0.8
     again = pt.predict(result, tmp_path / "dev.jsonl")
     assert sum("B-V" in row["tags"] for row in again) > 25
-    with pytest.raises(pt.PretuneError, match=r"'verb' is None, but must be the index of a word.* give it a file"):
+    with pytest.raises(pt.PretuneError, match=r"'verb' is None, but must be the index of a word.* give a file"):
         result.predict(["the old house"])
 
 

@@ -41,7 +41,7 @@ def test_choose_learns_from_varying_numbers_of_choices(run: pt.Run, tmp_path: Pa
     for answer, row in zip(answers, asked, strict=True):
         assert answer["answer"] == row["choices"][answer["choice"]]  # type: ignore[index]
         assert sum(candidate["probability"] for candidate in answer["candidates"]) == pytest.approx(1)
-    with pytest.raises(PretuneError, match=r"cannot infer the choices column.* give it a file"):
+    with pytest.raises(PretuneError, match=r"cannot infer the choices column.* give a file"):
         run.predict(["red cat"])
 
 

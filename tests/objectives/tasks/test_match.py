@@ -39,7 +39,7 @@ def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match=r"no columns locate span 1.* give it a file"):
+    with pytest.raises(PretuneError, match=r"no columns locate span 1.* give a file"):
         run.predict(["the cat saw the dog"])
 
 
