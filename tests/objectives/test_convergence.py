@@ -145,7 +145,12 @@ def unigram_entropy() -> float:
 
 @pytest.mark.parametrize("unit", ["token", "word", "span", "ngram", "phrase"])
 def test_mlm(unit: str, tmp_path: Path) -> None:
-    more = {"token": "static_masks=10", "word": "mask_rate=0.3,final_mask_rate=0.15", "span": "span_boundary=true", "ngram": "max_span_length=2"}
+    more = {
+        "token": "static_masks=10",
+        "word": "mask_rate=0.3,final_mask_rate=0.15",
+        "span": "span_boundary=true",
+        "ngram": "max_span_length=2",
+    }
     more["phrase"] = f"phrases={cyclic_corpus().folder.parent}/phrases.txt"
     _, last = train_model(f"mlm(unit={unit},{more[unit]})", 160, tmp_path)
     assert last["mlm"] < 0.75 * unigram_entropy()
@@ -167,7 +172,9 @@ def test_dlm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "rate", "steps"), [("rtd", 0.15, 240), ("trtd", 0.25, 200)])
 def test_rtd(name: str, rate: float, steps: int, tmp_path: Path) -> None:
-    _, last = train_model(f"{name}(width=8,layers=1,mask_rate={rate})", steps, tmp_path, rows=translations())
+    _, last = train_model(
+        f"{name}(generator_hidden_size=8,generator_layers=1,mask_rate={rate})", steps, tmp_path, rows=translations()
+    )
     share = last[f"{name}/replaced"]
     assert 0.05 < share < rate
     assert last[name] < -0.9 * (share * math.log(share) + (1 - share) * math.log(1 - share))
