@@ -54,7 +54,7 @@ _TERM = re.compile(
 
 
 def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
-    """Parse an objective expression such as `mlm(rate=0.3)+nsp` and return the mixture of its objectives.
+    """Parse an objective expression such as `mlm(mask_rate=0.3)+nsp` and return the mixture of its objectives.
 
     `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
 
@@ -85,7 +85,7 @@ def _split(text: str, mark: str) -> Iterable[str]:
 
 
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
-    """Parse one term of an expression, such as `0.5*mlm(rate=0.3)`, and return its weight and its objective."""
+    """Parse one term of an expression, such as `0.5*mlm(mask_rate=0.3)`, and return its weight and its objective."""
     match = _TERM.fullmatch(text)
     if match is None:
         raise PretuneError(
