@@ -73,7 +73,7 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     """Return the learning rates of parameters relative to the base rate, for those whose rate differs.
 
     With `layer_decay`, each layer group has that factor times the rate of the group above it (Howard and Ruder, 2018).
-    Heads have `head_factor` times the rate of the backbone.
+    Heads have `head_lr_factor` times the rate of the backbone.
     """
     factors: dict[Tensor, float] = {}
     if settings.head_lr_factor is not None:
@@ -111,14 +111,14 @@ def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> tor
         case "lamb":
             stacked = {child.weight: child.stacked for child in root.modules() if isinstance(child, Linear)}
             return Lamb(groups, **moments, stacked=stacked)
-    return torch.optim.AdamW(groups, **moments, fused=fused)  # decoupled weight decay (Loshchilov and Hutter, 2019)
+        case "adamw" | "muon" | None:  # decoupled weight decay (Loshchilov and Hutter, 2019)
+            return torch.optim.AdamW(groups, **moments, fused=fused)
 
 
 def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     """Return settings with learning rates in proportion to the batch size, if they have a reference batch size.
 
     This is the linear scaling rule of Goyal et al. (2017).
-
 
     >>> scale_lr_to_batch(Optimizer(lr=1e-4, reference_batch_size=256), 512).lr
     0.0002
