@@ -339,7 +339,7 @@ def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) 
         assert (tmp_path / layout / "modules.json").is_file() == (layout == "sentence-transformers")
     assert facts["dropped_heads"] == ["contrast"]  # in `transformers`; pretune reads its pooling from config.json
     assert pt.load(learn(run, tmp_path / "again")).root.heads["contrast"].embedding.pooling == (
-        "start",
+        "cls",
         "weighted_mean",
     )
     mean = embed_texts(run, TEXTS, pooling="mean")
@@ -392,7 +392,7 @@ def test_unsupported_similarities_are_refused_for_training_only(bert: Path, tmp_
 
 
 def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
-    vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
+    vectors: dict[str, Any] = {"format": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --format sentence-transformers"),
         ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),

@@ -108,5 +108,5 @@ def embedding_task(reference: str | Path, pooling: str | None) -> Any:
         return task
     if isinstance(task, RenamedTask):
         own: Any = task.task
-        return replace(task, task=replace(own, vector=pooling))
+        return replace(task, task=replace(own, embedding_pooling=pooling))
     return Contrast(pooling, embedding=task.unwrapped.embedding)
