@@ -228,5 +228,5 @@ def check_languages(name: str, languages: str) -> None:
     """Raise an error for an option `languages` that does not name two languages, such as en-fr."""
     if languages and len(languages.split("-")) != 2:
         raise PretuneError(
-            f"{name}(languages={languages}): this does not name two languages; write, for example, languages=en-fr"
+            f"{name}(language_pair={languages}): this does not name two languages; write, for example, language_pair=en-fr"
         )

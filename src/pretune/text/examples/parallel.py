@@ -70,7 +70,7 @@ def _languages_of(rows: LabeledRows) -> list[str]:
     if file_format(rows.file) == ".txt":
         names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]
     if not all(map(LANGUAGE.fullmatch, names)) or names[0] == names[1]:
-        advice = "name the columns (en, fr) or files (news.en.txt, news.fr.txt) after them, or set languages=en-fr"
+        advice = "name the columns (en, fr) or files (news.en.txt, news.fr.txt) after them, or set language_pair=en-fr"
         raise PretuneError(f"{rows.file}: {names[0]!r} and {names[1]!r} are not two languages; {advice}")
     return names
 
