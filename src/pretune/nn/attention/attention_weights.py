@@ -14,9 +14,9 @@ from pretune.runtime.errors import PretuneError
 
 
 def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batch: Pattern | None = None) -> Tensor:
-    """Return the attention weights of each token over its sequence, averaged over heads: (n, longest sequence).
+    """Return the attention weights of a layer with input x (n, width), averaged over heads: (n, longest sequence).
 
-    `x` is the input of the layer, (n, width); weights beyond the end of a sequence are 0.
+    `layout` gives the sequence boundaries, `batch` an optional attention pattern; weights beyond a sequence are 0.
     """
     wrapper, attention = find_attention(layer)
     inner = wrapper.norm(x) if isinstance(wrapper, PreNorm) else x  # type: ignore[operator]
@@ -40,7 +40,7 @@ def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batc
 
 
 def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
-    """Return the block (with norm and residual connection) around the self-attention of a layer, and the self-attention."""
+    """Return two modules of a Transformer layer: the residual block around self-attention, and the self-attention."""
     for module in layer.modules():
         part = getattr(module, "part", None)
         if isinstance(part, SelfAttention):

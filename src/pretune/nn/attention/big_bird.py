@@ -1,7 +1,7 @@
-"""BigBird's attention (Zaheer et al., 2020): each block of tokens attends to its neighbors, the ends of its text, and random blocks.
+"""BigBird's attention (Zaheer et al., 2020): blocks attend to neighbors, the ends of a text and random blocks.
 
-Random blocks are drawn for every layer, head and block of queries, without replacement, from all blocks of the sequence that
-the block does not attend to otherwise; they are the same in training and evaluation.
+Random blocks are drawn for every layer, head and block of queries, without replacement, from all blocks of the sequence
+that the block does not attend to otherwise; they are the same in training and evaluation.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
 class BlockSparseAttention(ResidualBranch):
     """BigBird's sparse self-attention over blocks of `size` tokens.
 
-    The first and the last block of a sequence attend to all and are attended to by all. Every other block attends to itself,
-    to its two neighbors and to `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens use full attention, as in `transformers`.
+    The first and the last block of a sequence attend to all blocks and are attended to by all. Every other block
+    attends to itself, to its two neighbors and to `random` random blocks. As in `transformers`, sequences of up to (5 +
+    2 · `random`) · `size` tokens use full attention.
     """
 
     numbers: Tensor
@@ -39,7 +40,7 @@ class BlockSparseAttention(ResidualBranch):
     def __init__(
         self, width: int, heads: int, *, size: int, random: int, blocks: int, layer: int, dropout: float = 0.0
     ) -> None:
-        """Build the layer; `blocks` is the largest number of blocks in a sequence, `layer` selects the random blocks."""
+        """Build the layer; `blocks` is the largest number of blocks per sequence, `layer` seeds the random blocks."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
@@ -50,23 +51,23 @@ class BlockSparseAttention(ResidualBranch):
 
     @property
     def pattern(self) -> Pattern:
-        """Return the attention pattern of this layer, with its own random blocks."""
+        """Return the attention pattern of this BigBird layer, including its random blocks."""
         return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
+        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         mixed = attend_self(qkv, context.layout, effective_pattern(self.pattern, context.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
+        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
-    """Return (heads, blocks, random) uniform random integers below LEVELS, a fixed function of `layer` and index."""
+    """Return uniform random integers, (heads, blocks, random), that depend only on the layer number and their index."""
     if heads * blocks * random > MOST_NUMBERS:
         raise PretuneError(
             f"sparse attention with {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
@@ -77,10 +78,11 @@ def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
 
 
 def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
-    """Return the random blocks that the query block `block` attends to, one for each random number; all tensors broadcast.
+    """Return the random blocks that a query block attends to in BigBird, one per random number in `numbers`.
 
-    The random blocks are a uniform sample without replacement (Floyd's algorithm) of the blocks between the first and the
-    `last` one, without the query block and its neighbors.
+    `block` is the index of the query block, `last` that of the last block of its sequence; all tensors broadcast. The
+    random blocks are a uniform sample without replacement (Floyd's algorithm) from the blocks between the first and the
+    last one that are neither the query block nor its neighbors.
 
     >>> numbers = [torch.tensor(0), torch.tensor(0)]
     >>> [int(drawn) for drawn in random_blocks(numbers, torch.tensor(1), torch.tensor(9))]
@@ -101,7 +103,7 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 
 
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
-    """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) select its random blocks."""
+    """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) seed random blocks."""
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
 
@@ -111,22 +113,24 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         everything = (block == 0) | (block == last) | (query["length"] <= short)
         return near | everything | is_drawn(query["head"], block, its, last)
 
-    def is_drawn(head: Any, block: Any, its: Any, last: Any) -> Any:
-        """Return whether the key block `its` is a random block of the query block `block`."""
-        if isinstance(block, ValueInterval):
-            return in_some_row(head.low, block, its, last)
-        blocks = random_blocks([numbers[head, block, draw] for draw in range(random)], block, last)
-        found = its < 0
+    def is_drawn(head: Any, query_block: Any, key_block: Any, last_block: Any) -> Any:
+        """Return whether `key_block` is one of the random blocks that `query_block` attends to."""
+        if isinstance(query_block, ValueInterval):
+            return in_some_row(head.low, query_block, key_block, last_block)
+        blocks = random_blocks([numbers[head, query_block, draw] for draw in range(random)], query_block, last_block)
+        found = key_block < 0
         for drawn in blocks:
-            found = found | (drawn == its)
+            found = found | (drawn == key_block)
         return found
 
-    def in_some_row(head: Tensor, block: ValueInterval, its: ValueInterval, last: ValueInterval) -> IntervalMask:
-        """Return, for tiles of BLOCK tokens, whether a key tile may contain a random block of a query tile."""
-        steps = torch.arange(BLOCK // size + 2, device=block.low.device)
-        row = torch.minimum(block.low[..., None] + steps, block.high[..., None])  # (…, blocks of a tile)
-        low, high, last_low = its.low[..., None], its.high[..., None], last.low[..., None]
-        some = last.low != last.high  # tiles of several sequences are not worth looking up
+    def in_some_row(
+        head: Tensor, query_block: ValueInterval, key_block: ValueInterval, last_block: ValueInterval
+    ) -> IntervalMask:
+        """Return whether a tile of key blocks may contain a random block of a tile of query blocks."""
+        steps = torch.arange(BLOCK // size + 2, device=query_block.low.device)
+        row = torch.minimum(query_block.low[..., None] + steps, query_block.high[..., None])  # (…, blocks of a tile)
+        low, high, last_low = key_block.low[..., None], key_block.high[..., None], last_block.low[..., None]
+        some = last_block.low != last_block.high  # tiles of several sequences are not worth looking up
         for one in random_blocks([numbers[head[..., None], row, draw] for draw in range(random)], row, last_low):
             some = some | ((low <= one) & (one <= high)).any(-1)
         return IntervalMask(some, torch.zeros_like(some))

@@ -23,7 +23,7 @@ SELF_LOGIT = -1e5  # the logit of a token with itself, if it should attend to it
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences of a batch split into chunks of one size; the last chunk of each is filled up with empty slots."""
+    """The sequences of a batch split into chunks of `size` tokens; the last chunk of each may have empty slots."""
 
     size: int
     count: int  # of all sequences; some at the end may be unused
@@ -56,7 +56,7 @@ class Chunks:
 
 
 def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
-    """Return the packed sequences of `layout` in chunks of `size` tokens, cached for all layers of a forward pass."""
+    """Split the packed sequences of an attention call into chunks of `size` tokens, once for all layers."""
     side = layout.queries
     if layout.keys is not side:
         raise PretuneError("chunked attention is self-attention only; it supports neither memory nor a cache")
@@ -66,21 +66,21 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
     return side.cache[name]  # type: ignore[no-any-return]
 
 
-def _cut(side: TokenLayout, size: int) -> Chunks:
-    """Split the packed sequences of the queries or keys, `side`, into chunks of `size` tokens."""
-    offsets = side.offsets.long()
+def _cut(tokens: TokenLayout, size: int) -> Chunks:
+    """Split packed sequences into chunks of `size` tokens."""
+    offsets = tokens.offsets.long()
     per_sequence = (offsets.diff() + size - 1) // size  # (s,)
     first = per_sequence.cumsum(0) - per_sequence
-    sequence = side.sequence.long()
-    slots = first[sequence] * size + torch.arange(len(side), device=offsets.device) - offsets[sequence]
-    if side.host_offsets is None:  # an upper bound, because reading the exact number would synchronize
-        count = len(side) // size + len(per_sequence)
+    sequence = tokens.sequence.long()
+    slots = first[sequence] * size + torch.arange(len(tokens), device=offsets.device) - offsets[sequence]
+    if tokens.host_offsets is None:  # an upper bound, because reading the exact number would synchronize
+        count = len(tokens) // size + len(per_sequence)
     else:
-        count = int((-(-starts_and_lengths(side)[1] // size)).sum())
+        count = int((-(-starts_and_lengths(tokens)[1] // size)).sum())
     chunks = torch.arange(count, device=offsets.device)
     owner = torch.searchsorted(per_sequence.cumsum(0), chunks, right=True).clamp(max=len(per_sequence) - 1)
     return Chunks(
-        size, count, slots, chunks - first[owner], per_sequence[owner].clamp(min=1), -(-side.max_length // size)
+        size, count, slots, chunks - first[owner], per_sequence[owner].clamp(min=1), -(-tokens.max_length // size)
     )
 
 
@@ -98,12 +98,13 @@ def attend_chunks(
     order: Tensor | None = None,
     self_last: bool = False,
 ) -> Tensor:
-    """Compute attention in which a token attends to its chunk and the `before` chunks before it: (n, heads, d).
+    """Compute attention in which a token attends to its own chunk and the `before` chunks before it: (n, heads, d).
 
-    `order` (heads, rounds, n) holds the orders in which tokens are split into chunks, with those of a sequence together. Results
-    of several rounds are weighted by the total attention weight in each. The first chunk of a round follows the last of the
-    round before; that of the first round follows the last of all. With `self_last`, a token attends to itself only where it
-    attends to no other token.
+    Each row of `order`, (heads, rounds, n), is a permutation in which tokens are split into chunks of `size` (None: as
+    they are); the tokens of a sequence stay contiguous. The chunks of all rounds of a sequence form a ring, in which
+    the last one precedes the first. The outputs of the rounds are averaged, weighted by their total attention weight
+    (the sum of the exponentials of the logits). With `self_last`, a token attends to itself only if it can attend to no
+    other token.
 
     >>> from pretune.nn.attention.query_key_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
@@ -158,12 +159,12 @@ class ChunkedAttention:
         return attend_chunks(q, k, v, layout, pattern, size=self.size, before=self.before)
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the FLOPs of queries times keys and weights times values, for sequences of these lengths."""
+        """Return the FLOPs of chunked attention over sequences of the given lengths."""
         return float(4 * heads * head_width * pairs_in_chunks(lengths, self.size, self.before).sum())
 
 
 def pairs_in_chunks(lengths: Array, size: int, before: int) -> Array:
-    """Return the number of query-key pairs of chunked attention in each sequence, given the lengths.
+    """Return the number of query-key pairs per sequence if tokens attend to their chunk and `before` earlier ones.
 
     >>> pairs_in_chunks(np.array([6.0, 2.0]), 2, 1).tolist()
     [24.0, 4.0]

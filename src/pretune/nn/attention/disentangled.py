@@ -1,7 +1,4 @@
-"""Disentangled attention (He et al., 2021, DeBERTa): tokens and relative positions have separate queries and keys.
-
-The whole stack shares its relative position embeddings; each layer projects them to queries and keys.
-"""
+"""Disentangled attention (He et al., 2021, DeBERTa): separate queries and keys for tokens and relative positions."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from pretune.runtime.arrays import Array
 
 
 class RelativeEmbeddings(nn.Module):
-    """Relative position embeddings: one vector per distance or bucket of distances, the most negative distance first."""
+    """Relative position embeddings: one vector per distance or bucket of distances, most negative distance first."""
 
     def __init__(self, count: int, width: int, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -32,12 +29,12 @@ class RelativeEmbeddings(nn.Module):
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self) -> Tensor:
-        """Return the normalized embeddings, (count, width)."""
+        """Return all relative position embeddings after normalization, (count, width)."""
         return self.norm(self.weight)
 
 
 class Projections(Protocol):
-    """A module that projects hidden states to queries, keys and values, and relative position embeddings to queries and keys."""
+    """The interface of layers that project hidden states to q, k and v, and relative position embeddings to q and k."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
@@ -107,14 +104,14 @@ class DisentangledAttention(ResidualBranch):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """Build the layer from its projections and position terms; `distance_dropout` is for position embeddings."""
+        """Build the layer; `score` adds position terms, `distance_dropout` is dropout of position embeddings."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
+        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
         assert context.distances is not None
         q, k, v = self.project(x)
         vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
@@ -126,11 +123,11 @@ class DisentangledAttention(ResidualBranch):
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record attention and relative positions in `sizes`, from which the FLOPs of the model are computed."""
+        """Add attention and its position terms to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(full, self.heads * self.head_width)
         sizes.relative.append(self.position_operations)
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the queries and keys of relative positions, and of their products with keys and queries."""
+        """Return the FLOPs of the relative position terms for a packed batch with these lengths; `slots` is ignored."""
         distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

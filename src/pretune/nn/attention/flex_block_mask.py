@@ -20,7 +20,7 @@ BLOCK = 128  # tokens
 
 
 def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
-    """Return the block mask of an attention pattern for flex_attention, computed once for all layers with the pattern."""
+    """Return the flex_attention BlockMask of a pattern on packed queries and keys, cached for all layers."""
     from torch.nn.attention.flex_attention import BlockMask
 
     name = ("block mask", pattern.name)
@@ -45,10 +45,7 @@ def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
 
 
 def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of selected key blocks per query block, and all key blocks with the selected ones first.
-
-    `blocks`, (heads, query blocks, key blocks), is True for selected pairs; a batch dimension is added.
-    """
+    """Return, per query block, the number of key blocks where `blocks` is True, and all key blocks, those first."""
     # Ranks are counted, not sorted: inside a compiled model, a sort of some fifty blocks took the compiler minutes.
     count = blocks.sum(-1, keepdim=True)
     place = torch.where(blocks, blocks.cumsum(-1), count + (~blocks).cumsum(-1)) - 1
@@ -58,7 +55,7 @@ def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return masks of two sets of block pairs: some query may attend to some key, and all queries to all keys.
+    """Return two masks of pairs of blocks: where some query may attend to some key, and where all may attend to all.
 
     Both are (heads, query blocks, key blocks); `heads` is 1 where all heads have the same pattern.
     """
@@ -77,7 +74,7 @@ def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, T
 
 
 class _Blocks:
-    """The query or key tokens in blocks of BLOCK tokens, each divided into its first sequence and the later ones."""
+    """Packed queries or keys split into blocks of 128 tokens, each of which may contain tokens of several sequences."""
 
     def __init__(self, side: TokenLayout) -> None:
         n = len(side)
@@ -92,13 +89,13 @@ class _Blocks:
 
 
 class _Ranges:
-    """The range of a per-token column in each block: over its first sequence or, where `others` is True, later ones."""
+    """The range of a per-token column in each block, over the sequence that a query block and a key block share.
+
+    `others`, (query blocks, key blocks), is True where this is not the first sequence of the block; `dim` is the
+    dimension of `others` that these blocks do not index; `heads` is (heads, 1, 1).
+    """
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:
-        """Store the blocks and the mask `others`, (query blocks, key blocks), True where later sequences count.
-
-        `dim` is the mask's dimension of keys if the blocks are queries, and vice versa; `heads` is (heads, 1, 1).
-        """
         self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
     def __getitem__(self, name: str) -> ValueInterval:
@@ -114,5 +111,4 @@ class _Ranges:
         return ValueInterval(self._choose(*lows), self._choose(*highs))
 
     def _choose(self, first: Tensor, others: Tensor) -> Tensor:
-        """Return for each pair of blocks `others` where the mask of later sequences is True, and `first` elsewhere."""
         return torch.where(self.others, others.unsqueeze(self.dim), first.unsqueeze(self.dim))

@@ -60,7 +60,7 @@ class ValueInterval:
         return ValueInterval(torch.where(same, self.low % size, 0), torch.where(same, self.high % size, size - 1))
 
     def abs(self) -> ValueInterval:
-        """Return the interval of absolute values."""
+        """Return the interval of the absolute values of all numbers in this interval."""
         return ValueInterval(torch.maximum(self.low, -self.high).clamp(min=0), torch.maximum(self.high, -self.low))
 
     def __le__(self, other: Any) -> IntervalMask:
@@ -87,12 +87,11 @@ class ValueInterval:
 
 
 def _ends(value: Any) -> tuple[Any, Any]:
-    """Return the lower and the upper end of an interval, or a plain number twice."""
     return (value.low, value.high) if isinstance(value, ValueInterval) else (value, value)
 
 
 def lookup(table: Tensor, row: Any, column: Any) -> Any:
-    """Return whether table[row, column] is not 0; for index intervals, whether some entry and whether all are not 0."""
+    """Return whether table[row, column] is nonzero or, for intervals of indices, whether some and all entries are."""
     if not isinstance(row, ValueInterval):
         return table[row, column] != 0
     # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.

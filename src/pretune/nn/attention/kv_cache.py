@@ -32,7 +32,7 @@ class CacheSlots:
         self.newest = torch.empty(0, dtype=torch.long)  # (n,) slots of the newest tokens, of sequences · slots
 
     def fill(self, new: TokenLayout) -> None:
-        """Assign cache slots to the packed tokens `new`, and store their per-token columns, such as positions."""
+        """Assign cache slots to the packed tokens `new`, and store their positions and other per-token features."""
         starts, lengths = starts_and_lengths(new)
         if len(lengths) != len(self.used) or (self.used + lengths).max(initial=0) > self.slots:
             raise PretuneError(
@@ -48,11 +48,11 @@ class CacheSlots:
             self.write(self.columns[name], column)
 
     def write(self, room: Tensor, values: Tensor) -> None:
-        """Write values of the newest tokens, (n, …), to their slots in the cache `room`, (sequences, slots, …)."""
+        """Write values of the newest tokens, (n, …), to their slots in the tensor `room`, (sequences, slots, …)."""
         room.flatten(0, 1).index_copy_(0, self.newest, values.detach())
 
     def as_keys(self) -> TokenLayout:
-        """Return the sequence boundaries and columns of all cached tokens, as the keys of an attention call."""
+        """Return all cached tokens as the keys of an attention call: sequence boundaries and per-token features."""
         host = np.arange(len(self.used) + 1) * self.slots
         offsets = torch.from_numpy(host.astype(np.int32)).to(self.newest.device)
         columns = {name: column.flatten() for name, column in self.columns.items()}
@@ -61,7 +61,7 @@ class CacheSlots:
 
 @dataclass
 class LayerCache:
-    """The keys and values of one attention layer, (sequences, slots, heads, d) each."""
+    """The cached keys and values of one attention layer, (sequences, slots, heads, d) each."""
 
     slots: CacheSlots
     keys: Tensor
@@ -91,25 +91,25 @@ class KVCache:
         return self.target_slots.used
 
     def layout(self, packed: Packed) -> AttentionLayout:
-        """Begin a forward pass; return an attention layout with new tokens, `packed`, as queries and all as keys."""
+        """Begin a forward pass on new tokens; return the attention layout with these as queries and all as keys."""
         queries = token_layout(packed)
         self.target_slots.fill(queries)
         self.next_layer = 0
         return AttentionLayout(queries, self.target_slots.as_keys())
 
     def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
-        """Return the queries and keys of cross-attention to `source`, which only the first forward pass reads."""
+        """Return the cross-attention layout of new tokens, `packed`, on encoder tokens, `source`, cached once."""
         if self.source is None:
             self.source = CacheSlots(source.offsets.shape[0] - 1, source.max_length)
             self.source.fill(token_layout(source))
         return AttentionLayout(token_layout(packed), self.source.as_keys())
 
     def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
-        """Append the keys and values of the new tokens, (n, heads, d), and return those of all tokens."""
+        """Append keys and values of new tokens, (n, heads, d), to the current layer's cache; return those of all."""
         return self._write(self.target_slots, (keys, values))
 
     def source_keys_values(self, make: Callable[[], KeysValues]) -> KeysValues:
-        """Return cross-attention keys and values, which `make()` computes in the first forward pass only."""
+        """Return the cached keys and values of cross-attention, which `make()` computes in the first forward pass."""
         assert self.source is not None
         return self._write(self.source, make() if self.next_layer == len(self.layers) else None)
 
@@ -127,7 +127,7 @@ class KVCache:
         return layer.keys.flatten(0, 1), layer.values.flatten(0, 1)
 
     def select(self, chosen: Array) -> None:
-        """Continue sequence i from the state of sequence `chosen[i]`, as beam search and finished sequences require."""
+        """Replace sequence i of the cache by sequence `chosen[i]`, to reorder beams or to drop finished sequences."""
         rooms = [self.target_slots] if self.source is None else [self.target_slots, self.source]
         for part in self.layers:
             part.keys, part.values = (_select(x, chosen, part.slots) for x in (part.keys, part.values))
@@ -136,12 +136,12 @@ class KVCache:
             slots.used = slots.used[chosen]
 
 
-def _select(room: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
-    """Return the rows `chosen` of a cache `room`, (sequences, slots, …); in place if their number is unchanged."""
+def _select(cache: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
+    """Return the chosen sequences of `cache`, (sequences, slots, …), in place if their number stays the same."""
     if len(chosen) != len(slots.used):
-        return room[torch.from_numpy(chosen).to(room.device)]
+        return cache[torch.from_numpy(chosen).to(cache.device)]
     moved = np.flatnonzero(chosen != np.arange(len(chosen)))
-    to, origin = (torch.from_numpy(rows).to(room.device) for rows in (moved, chosen[moved]))
+    to, origin = (torch.from_numpy(rows).to(cache.device) for rows in (moved, chosen[moved]))
     longest = int(slots.used.max(initial=0))  # only used slots are copied, of sequences that move
-    room[to, :longest] = room[origin, :longest]
-    return room
+    cache[to, :longest] = cache[origin, :longest]
+    return cache

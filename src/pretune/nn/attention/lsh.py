@@ -26,7 +26,7 @@ from pretune.runtime.arrays import Array
 
 
 class LSHAttention(ResidualBranch):
-    """Self-attention within chunks of tokens sorted by hash bucket; a token attends to itself only if it can attend to no other."""
+    """Self-attention within chunks of tokens sorted by hash bucket; tokens attend to themselves only if they must."""
 
     def __init__(
         self,
@@ -42,11 +42,10 @@ class LSHAttention(ResidualBranch):
         rotations: nn.Module | None = None,
         bias: bool = False,
     ) -> None:
-        """Build the layer.
+        """Build the layer; `size` is the number of tokens per chunk, `before` that of preceding chunks to attend to.
 
-        `size` is the number of tokens in a chunk and `before` the number of preceding chunks that it attends to. `buckets`
-        is the number of buckets, an even number, or several numbers whose product it is. `rotations` returns normally
-        distributed numbers, given a shape, a depth and a device.
+        `buckets` is the number of hash buckets (even), or several even factors of it. `rotations` returns normally
+        distributed numbers, given a shape, a layer index and a device.
         """
         super().__init__()
         self.heads, self.head_width, self.pattern = heads, head_width, pattern
@@ -57,7 +56,7 @@ class LSHAttention(ResidualBranch):
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
+        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
         both, v = self.key_value(x).view(-1, 2, self.heads, self.head_width).unbind(1)
         mixed = attend_chunks(
             both,
@@ -74,7 +73,7 @@ class LSHAttention(ResidualBranch):
 
     @torch.no_grad()
     def order(self, vectors: Tensor, context: AttentionContext) -> Tensor:
-        """Return the indices of tokens sorted by hash bucket, (heads, rounds, n), cached for recomputation."""
+        """Return token indices sorted by hash bucket, (heads, rounds, n), cached so that recomputation agrees."""
         name = ("order", context.depth)
         if name not in context.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)
@@ -83,21 +82,20 @@ class LSHAttention(ResidualBranch):
         return context.layout.cache[name]  # type: ignore[no-any-return]
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
+        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.others.append(self.operations)
 
     def operations(self, lengths: Array) -> float:
-        """Return the FLOPs of rotations, queries times keys and weights times values in all rounds of hashing."""
+        """Return the FLOPs of LSH attention, including its rotations, over sequences of the given lengths."""
         inner, rotated = self.heads * self.head_width, sum(self.buckets) // 2
         pairs = pairs_in_chunks(lengths, self.size, self.before).sum()
         return float(self.rounds * inner * (2 * rotated * lengths.sum() + 4 * pairs))
 
 
 def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: TokenLayout) -> Tensor:
-    """Return the indices of tokens sorted by LSH bucket, (heads, rounds, n), for (n, heads, d) vectors.
+    """Return the indices that sort tokens, (n, heads, d), by sequence and LSH bucket, stably: (heads, rounds, n).
 
-    `rotations` are (heads, d, rounds, Σ buckets / 2). Tokens of a sequence stay together; within a bucket, they stay in
-    the order of the text.
+    `rotations` are (heads, d, rounds, Σ buckets / 2); `side` holds the sequence that each token belongs to.
     """
     rotated = torch.einsum("nhd,hdrb->hrnb", vectors, rotations)
     key = side.sequence.long().expand(rotated.shape[:-1])  # (heads, rounds, n)

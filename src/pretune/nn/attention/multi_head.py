@@ -26,7 +26,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class AttentionContext:
-    """The inputs that a stack passes to its layers besides the hidden states: layout, pattern, encoder states, cache."""
+    """The inputs of a Transformer layer besides hidden states: sequence layout, pattern, encoder states, KV cache."""
 
     layout: AttentionLayout
     pattern: Pattern | None = None  # that of the batch
@@ -87,7 +87,7 @@ class SelfAttention(PrunableHeads):
         self.output = Linear(heads * self.head_width, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
+        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
             qkv = self.normalize_and_rotate(qkv, context.layout)
@@ -104,7 +104,7 @@ class SelfAttention(PrunableHeads):
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
+        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         if self.attend is None:
             sizes.add_attention(self.pattern, self.heads * self.head_width)
         else:
@@ -116,7 +116,7 @@ class SelfAttention(PrunableHeads):
         return [self.qkv]
 
     def normalize_and_rotate(self, qkv: Tensor, layout: AttentionLayout) -> Tensor:
-        """Normalize and rotate the queries and keys, (n, 3, heads, d); values stay unchanged."""
+        """Apply QK-norm and rotary embeddings, if configured, to the queries and keys of `qkv`, (n, 3, heads, d)."""
         angles = None if self.rotary is None else rotary_angles(self.rotary, layout)
         in_kernel = supports_custom_kernels(qkv) and self.head_width in KERNEL_HEAD_WIDTHS
         if self.norm is None and angles is not None and in_kernel:
@@ -132,7 +132,7 @@ class SelfAttention(PrunableHeads):
 
 
 def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the rotary angles of the queries, computed once for all layers with the same settings."""
+    """Return cosines and sines of the queries' rotary angles, computed once for all layers with the same settings."""
     name = ("angles", rotary.head_width, rotary.base)
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
@@ -140,10 +140,9 @@ def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Ten
 
 
 class GlobalAttention(ResidualBranch):
-    """Self-attention with global tokens, marked by 1 in the per-token column `global` (Longformer).
+    """Self-attention with global tokens (Longformer), which are marked by 1 in the per-token column `global`.
 
-    Global tokens attend to all tokens, with separate projections; the others attend to what the pattern allows and to the
-    global tokens.
+    Global tokens attend to all, with separate projections; others attend to global tokens and where the pattern allows.
     """
 
     def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
@@ -156,7 +155,7 @@ class GlobalAttention(ResidualBranch):
         self.has_unused_parameters = True  # some of its parameters are unused in some batches
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention to the tokens of each packed sequence: (n, width) → (n, width)."""
+        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
         chosen = context.layout.queries.columns.get("global")
         if chosen is None:
             return self.output(self.mix(self.qkv, x, context, self.pattern))
@@ -172,7 +171,7 @@ class GlobalAttention(ResidualBranch):
         return attend_self(qkv, context.layout, effective_pattern(pattern, context.pattern), dropout=dropout).flatten(1)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
+        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
@@ -194,7 +193,7 @@ class RelativeAttention(ResidualBranch):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build the layer; `score` modifies the logits (None: as the stack does), `content_bias` adds to q in q·k."""
+        """Build the layer; `score` modifies logits (None: use `context.score_mod`), `content_bias` adds a bias to q."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -206,7 +205,7 @@ class RelativeAttention(ResidualBranch):
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend within each sequence, (n, width) → (n, width); `context.key_states` replaces x for keys and values, if given."""
+        """Apply self-attention: (n, width) → (n, width). `context.key_states`, if set, gives keys and values."""
         q = self.query(x).view(-1, self.heads, self.head_width)
         key_states = x if context.key_states is None else context.key_states
         k, v = self.key_value(key_states).view(-1, 2, self.heads, self.head_width).unbind(1)
@@ -227,7 +226,7 @@ class RelativeAttention(ResidualBranch):
             scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
+        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.scored += self.key_value.weight.numel()
         sizes.scored_width += self.heads * self.head_width
@@ -257,7 +256,7 @@ class CrossAttention(PrunableHeads):
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend from x, (n, width), to the states of the encoder, (m, width), and return (n, width)."""
+        """Attend from decoder states x, (n, width), to encoder states `context.source`, (m, width): (n, width)."""
         assert context.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
         project = partial(self.keys_and_values, context.source)
@@ -267,7 +266,7 @@ class CrossAttention(PrunableHeads):
         return self.output(mixed.flatten(1))
 
     def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the encoder's states, (m, heads, d) each."""
+        """Return the keys and values of the encoder states `source`: (m, width) → (m, heads, d) each."""
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
@@ -279,7 +278,7 @@ class CrossAttention(PrunableHeads):
             scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record this attention layer in `sizes`, from which the FLOPs of the model are computed."""
+        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.cross += self.key_value.weight.numel()
         sizes.cross_width += self.heads * self.head_width
 

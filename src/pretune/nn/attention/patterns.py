@@ -22,7 +22,7 @@ class PatternColumns(Protocol):
     """The per-token features (columns) that attention patterns read, by name, such as `position` and `segment`."""
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return the column with this name, for one or more tokens."""
+        """Return the per-token feature with this name, such as `position`, for one or more tokens."""
 
 
 PatternRule = Callable[[PatternColumns, PatternColumns], Any]
@@ -106,15 +106,15 @@ global_tokens = global_keys | global_queries
 
 
 def block_pattern(plan: Tensor, size: int, name: str) -> Pattern:
-    """Return the attention pattern in which blocks of `size` tokens attend to the blocks where `plan` is not 0.
+    """Return the pattern in which blocks of `size` tokens attend where `plan`, (query blocks, key blocks), is not 0.
 
-    `plan` is (query blocks, key blocks). Patterns with the same `name` are considered equal. The plan must be on the device of the batches.
+    Patterns with the same `name` are considered equal. The plan must be on the device of the batches.
     """
     return Pattern(name, lambda query, key: lookup(plan, query["position"] // size, key["position"] // size))
 
 
 def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
-    """Return one pattern per layer, cycling through `patterns`, as in GPT-3 (Brown et al., 2020).
+    """Return one attention pattern for each of `layers` layers, cycling through `patterns` (GPT-3; Brown et al., 2020).
 
     >>> [pattern.name for pattern in alternating(3, causal, causal & window(128))]
     ['causal', 'causal & window(128)', 'causal']

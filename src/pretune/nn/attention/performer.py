@@ -27,7 +27,7 @@ class RandomFeatureAttention(nn.Module):
     features: Tensor
 
     def __init__(self, head_width: int, features: int, size: int = SIZE) -> None:
-        """Draw the random features, which all heads share; more features approximate softmax better."""
+        """Draw `features` random features, which all heads share; `size` is the number of tokens per chunk."""
         super().__init__()
         self.size = size
         self.register_buffer("features", orthogonal_features(features, head_width))
@@ -58,12 +58,12 @@ class RandomFeatureAttention(nn.Module):
         return (mixed[..., :-1] / mixed[..., -1:].clamp(min=SMALLEST)).to(v.dtype)
 
     def exponents(self, x: Tensor, root: float) -> Tensor:
-        """Return the logarithms of the random features of queries or keys, in fp32: (n, heads, d) → (n, heads, features)."""
+        """Return log random features of queries or keys, x · `root`: (n, heads, d) → (n, heads, features), fp32."""
         x = x.float() * root
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Return the FLOPs of linear attention over sequences of these lengths, with pairs in chunks if causal."""
+        """Return the FLOPs of Performer attention over sequences of the given lengths."""
         features, columns = len(self.features), head_width + 1
         per_token = 4 * features * head_width + 4 * features * columns
         if pattern.reach == causal.reach:
@@ -72,7 +72,7 @@ class RandomFeatureAttention(nn.Module):
 
 
 def orthogonal_features(count: int, width: int) -> Tensor:
-    """Return `count` normally distributed vectors, (count, width), of which every `width` are orthogonal to each other.
+    """Return `count` normally distributed vectors, (count, width); each group of `width` vectors is orthogonal.
 
     >>> rows = orthogonal_features(6, 4)
     >>> bool((rows[:4] @ rows[:4].T).fill_diagonal_(0).abs().max() < 1e-5)
@@ -89,7 +89,7 @@ def orthogonal_features(count: int, width: int) -> Tensor:
 
 
 def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
-    """Return the maximum over each token's sequence and all features: (n, heads, features) → (n, heads, 1)."""
+    """Return the maximum over features and over each token's sequence: (n, heads, features) → (n, heads, 1)."""
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
     found = rows.new_full((side.offsets.shape[0] - 1, rows.shape[1]), -torch.inf)
@@ -104,10 +104,7 @@ def to_chunks(x: Tensor, chunks: Chunks) -> Tensor:
 
 
 def chunk_cumsum(x: Tensor, chunks: Chunks) -> Tensor:
-    """Return the cumulative sum over the chunks of each sequence, (chunks, …).
-
-    It is computed by doubling steps, so that other sequences do not even contribute rounding errors.
-    """
+    """Return the cumulative sum of x, (chunks, …), in each sequence, without rounding errors from other sequences."""
     step = 1
     shape = (-1, *(1 for _ in x.shape[1:]))
     while step < chunks.max_per_sequence:

@@ -19,7 +19,7 @@ MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in 
 
 @dataclass
 class TokenLayout:
-    """The packed queries or keys of an attention call: sequence offsets, and per-token columns such as `position`."""
+    """The packed queries or keys of an attention call: sequence offsets, and per-token features such as `position`."""
 
     offsets: Tensor  # (s + 1,) int32
     max_length: int
@@ -44,7 +44,7 @@ class TokenLayout:
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return where the sequence of each token starts and where it ends, (n,) each."""
+        """Return the start and the end of the sequence that each token belongs to, (n,) each."""
         if "bounds" not in self.cache:
             sequence = self.sequence.long()
             self.cache["bounds"] = self.offsets[sequence], self.offsets[sequence + 1]
@@ -52,7 +52,7 @@ class TokenLayout:
 
 
 def as_int32(side: TokenLayout) -> TokenLayout:
-    """Return the queries or keys `side` with int64 columns (positions, segments) cast to int32, for faster kernels."""
+    """Return packed queries or keys, `side`, with int64 columns such as positions cast to int32, for faster kernels."""
     if "narrowed" not in side.cache:
         columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
         # Computed here because kernels look these up and cannot compute them.
@@ -62,10 +62,9 @@ def as_int32(side: TokenLayout) -> TokenLayout:
 
 
 class TokenColumns:
-    """The per-token columns, such as `position`, of the tokens at some indices, looked up lazily.
+    """The per-token features, such as `position`, of the tokens at given indices, looked up by name.
 
-    Besides stored columns there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
-    attention head, where it is given.
+    Besides stored features there are `row` (the index), `length` (of the token's sequence) and `head` (attention head).
     """
 
     def __init__(self, side: TokenLayout, at: Tensor, head: Tensor | None = None) -> None:
@@ -94,13 +93,13 @@ class AttentionLayout:
 
 @dataclass(kw_only=True)
 class TracedPacked(Packed):
-    """A batch packed from padded rows inside a graph that is traced for export, which must hold for batches of any shape."""
+    """A packed batch made from padded rows in a graph traced for export, which must work for batches of any shape."""
 
     mask: Tensor  # (b, L) True for the real tokens of the padded rows
 
 
 def token_layout(packed: Packed) -> TokenLayout:
-    """Return the offsets and columns of the tokens of a packed batch, as the queries or keys of an attention call."""
+    """Return the tokens of a packed batch as queries or keys of an attention call: offsets and per-token features."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
     side = TokenLayout(packed.offsets, packed.max_length, columns, packed.host_offsets)
@@ -110,13 +109,13 @@ def token_layout(packed: Packed) -> TokenLayout:
 
 
 def reverse_index(packed: Packed) -> Tensor:
-    """Return the indices (n,) that reverse the tokens within each sequence; they are their own inverse."""
+    """Return the indices (n,) that reverse the order of the tokens within each packed sequence."""
     start, end = token_layout(packed).bounds
     return start + end - 1 - torch.arange(packed.ids.shape[0], device=packed.ids.device)
 
 
 class _Rearrange(torch.autograd.Function):
-    """A permutation of rows whose backward pass is a gather; that of torch's indexing is a slow scatter-add."""
+    """An autograd function that permutes rows; its backward pass is a gather, faster than the scatter-add of torch."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor | None) -> Tensor:
@@ -129,7 +128,7 @@ class _Rearrange(torch.autograd.Function):
 
 
 def permute_rows(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor:
-    """Return the rows of x permuted by `order`; `inverse` is the inverse permutation (None: `order` is its own inverse).
+    """Return the rows of x permuted by `order`, whose inverse is `inverse` (None: `order` is its own inverse).
 
     >>> permute_rows(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
     [3.0, 1.0, 2.0]
@@ -140,7 +139,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Ten
 
 
 def self_layout(packed: Packed) -> AttentionLayout:
-    """Return the queries and keys of self-attention over a packed batch, in which each sequence attends to itself.
+    """Return the attention layout (queries and keys) of self-attention within the sequences of a packed batch.
 
     >>> from pretune.packed import pack_lists
     >>> len(self_layout(pack_lists([[1, 2], [3]])).keys)
@@ -154,15 +153,15 @@ def self_layout(packed: Packed) -> AttentionLayout:
 
 
 def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
-    """Return the queries and keys of cross-attention from sequence i of `target` to sequence i of `source`."""
+    """Return the attention layout of cross-attention from sequence i of `target` to sequence i of `source`."""
     return AttentionLayout(token_layout(target), token_layout(source))
 
 
 def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[TokenLayout, Tensor]:
-    """Return the keys `side` with `slots` memory tokens before each sequence, and the index to that order.
+    """Insert `slots` memory tokens before each sequence of the keys `side`; return the new keys and their source index.
 
-    `used` (s,) is the number of slots, the last ones, that are filled; `columns` are those of the slots, (s * slots,) each.
-    The index, (s * slots + n,), refers to all slots followed by all tokens.
+    The last `used[i]` slots of sequence i are filled; `columns` are the per-token features of all slots, (s · slots,)
+    each. The index, (s · slots + n,), refers to all slots followed by all tokens.
     """
     sequences = side.offsets.shape[0] - 1
     device = side.offsets.device
@@ -183,7 +182,7 @@ def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, 
 
 @dataclass
 class PaddedGroup:
-    """Sequences padded to one length: indices of the query and key tokens, (b, Lq) and (b, Lk), and masks of the real ones."""
+    """Sequences padded to one length: indices of queries and keys, (b, Lq) and (b, Lk), and masks of real tokens."""
 
     queries: Tensor
     keys: Tensor
@@ -196,7 +195,7 @@ class PaddedGroup:
 
 @dataclass
 class PaddedRows:
-    """The mapping between the tokens of a batch and the rows of its padded groups, for the queries or the keys."""
+    """The mapping between packed tokens and places in padded groups of sequences, for queries or for keys."""
 
     token: Tensor  # (rows,) the token of each row
     inverse: Tensor  # (n,) the row of each token: the inverse of `token`
@@ -214,12 +213,12 @@ class PaddedGroups:
 
     @cached_property
     def queries(self) -> PaddedRows:
-        """Return the mapping between query tokens and padded rows."""
+        """Return the mapping between the packed queries and their places in padded groups of sequences."""
         return _rows([(group.queries, group.real_queries) for group in self.groups], self.sizes[0])
 
     @cached_property
     def keys(self) -> PaddedRows:
-        """Return the mapping between key tokens and padded rows."""
+        """Return the mapping between the packed keys and their places in padded groups of sequences."""
         if self.sizes[1] is None:
             return self.queries
         return _rows([(group.keys, group.real_keys) for group in self.groups], self.sizes[1])
@@ -233,10 +232,7 @@ def padded_groups(layout: AttentionLayout) -> PaddedGroups:
 
 
 def groups_from_mask(real: Tensor) -> PaddedGroups:
-    """Return one group of all sequences of a traced graph, given the mask (b, L) of real tokens in its padded input.
-
-    Only tensor operations are used, so that a traced graph holds for any number and length of rows.
-    """
+    """Return one padded group of all sequences, given the mask (b, L) of real tokens; traceable for any batch shape."""
     places = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # the token at each place
     at = places.view(real.shape)
     groups = PaddedGroups([PaddedGroup(at, at, real, real, False, None, None)], (0, None), traced=True)
@@ -270,11 +266,11 @@ def _make_groups(layout: AttentionLayout) -> PaddedGroups:
     return PaddedGroups(groups, (len(layout.queries), None if layout.queries is layout.keys else len(layout.keys)))
 
 
-def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
-    """Return the mapping between tokens and padded rows, given (b, L) token indices and masks of real tokens per group."""
-    at, real = (torch.cat([part.flatten() for part in parts]) for parts in zip(*groups, strict=True))
+def _rows(indices_and_masks: list[tuple[Tensor, Tensor]], token_count: int) -> PaddedRows:
+    """Return the mapping between tokens and padded rows, given (b, L) token indices and padding masks per group."""
+    at, real = (torch.cat([part.flatten() for part in parts]) for parts in zip(*indices_and_masks, strict=True))
     places = real.nonzero().squeeze(1)
-    inverse = torch.full((tokens,), -1, device=at.device).index_copy(0, at[places], places)
+    inverse = torch.full((token_count,), -1, device=at.device).index_copy(0, at[places], places)
     unmapped = inverse < 0
     return PaddedRows(at, inverse.clamp(min=0), ~real, unmapped if bool(unmapped.any()) else None)
 
@@ -286,7 +282,7 @@ def starts_and_lengths(side: TokenLayout) -> tuple[Array, Array]:
 
 
 def length_groups(lengths: Array) -> list[int]:
-    """Return the bounds of groups of decreasing lengths; lengths in a group exceed 2/3 of its longest."""
+    """Split decreasing lengths into up to four groups of similar lengths, and return the bounds of the groups."""
     bounds = [0]
     while len(bounds) < MOST_GROUPS:
         shorter = int(np.searchsorted(-lengths, -lengths[bounds[-1]] * 2 / 3, side="right")) if len(lengths) else 0

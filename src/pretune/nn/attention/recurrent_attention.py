@@ -40,7 +40,7 @@ class RecurrentAttention(nn.Module):
         inner: int = 0,
         window: int = 10,
     ) -> None:
-        """Build the layer; `inner` is the width of additive attention, `window` the half-width of local attention."""
+        """Build the layer from the widths `queries`, `keys`, `inner` (additive); local attention spans ± `window`."""
         super().__init__()
         if score in ("dot", "scaled", "cosine") and queries != keys:
             raise PretuneError(
@@ -60,7 +60,7 @@ class RecurrentAttention(nn.Module):
         self.noise = Noise()
 
     def forward(self, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-        """Attend from queries (n, …) to keys (m, width): return the contexts, (n, width), and weights, (n, longest source)."""
+        """Attend from queries (n, …) to keys (m, width); return contexts (n, width), weights (n, longest source)."""
         padded = padded_groups(layout)
         groups, inverse = padded.groups, padded.queries.inverse
         prepared = self.prepare(keys)
@@ -75,7 +75,7 @@ class RecurrentAttention(nn.Module):
         return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """Return the encoder states `keys` as the compatibility function needs them, computed once per source."""
+        """Return the encoder states `keys`, transformed as `compare` needs them, once for all decoder steps."""
         match self.score:
             case "multiplicative" | "additive":
                 return self.key(keys)
@@ -84,7 +84,7 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return the attention weights (b, q, k) of queries (b, q, …) on prepared keys (b, k, …); `real` (b, k) is False for padding."""
+        """Return attention weights (b, q, k); `real` (b, k) masks padding, `positions` (b, q) center local weights."""
         logits = self.compare(queries, prepared).float()
         visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)
@@ -104,7 +104,7 @@ class RecurrentAttention(nn.Module):
         return share.to(queries.dtype)
 
     def compare(self, queries: Tensor, prepared: Tensor) -> Tensor:
-        """Return the compatibility of queries (b, q, …) and prepared keys (b, k, …) as logits, (b, q, k)."""
+        """Return the attention logits (b, q, k) of queries (b, q, …) and encoder states (b, k, …) from `prepare`."""
         match self.score:
             case "additive":
                 inner = torch.tanh(self.query(queries)[:, :, None] + prepared[:, None])  # (b, q, k, inner)
@@ -116,7 +116,7 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Return one-hot weights that select one source state per query, with the gradient of soft weights `share`."""
+        """Sample (in training) or take the argmax of the weights `share`: one-hot, with straight-through gradients."""
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

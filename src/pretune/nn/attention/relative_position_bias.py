@@ -16,7 +16,7 @@ from pretune.runtime.arrays import Array
 
 
 class T5RelativeBias(nn.Module):
-    """T5's relative position bias (Raffel et al., 2020); half of the buckets grow logarithmically up to `max_distance`."""
+    """T5's relative position bias (Raffel et al., 2020), by buckets of distances; half of them grow logarithmically."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class T5RelativeBias(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds weight[bucket, head] to an attention logit."""
+        """Return the score modification that adds the learned bias of a head and a bucket of distances to a logit."""
         # All distances beyond `max_distance` are alike, so a small table per distance is enough, instead of one entry per pair.
         furthest = self.max_distance
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
@@ -64,5 +64,5 @@ class T5RelativeBias(nn.Module):
         return modify
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return 0, the FLOPs of the bias: it is only looked up."""
+        """Return 0, the FLOPs of the relative position bias, which is only a table lookup."""
         return 0.0

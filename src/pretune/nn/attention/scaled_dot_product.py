@@ -95,10 +95,10 @@ def attend_self(
 def choose_backend(
     q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
 ) -> Backend:
-    """Return the fastest implementation that supports an attention call.
+    """Return the fastest implementation that supports an attention call: dense, flash or flex.
 
-    Only the dense one supports dropout and key-value caches; flash supports neither scores nor fp32. Flex is compiled for each
-    shape, which pays off in training and for long sequences.
+    Only dense supports dropout and key-value caches; flash supports neither score modifications nor fp32. Flex is
+    compiled for each shape, which pays off in training and for long sequences.
     """
     if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
         return "dense"
@@ -175,7 +175,7 @@ _COMPILED: list[Any] = []
 
 
 def _compiled_flex() -> Any:
-    """Return flex_attention, compiled unless it becomes part of a model that is being compiled."""
+    """Return flex_attention, compiled unless the model that calls it is itself being compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if torch.compiler.is_compiling():
@@ -189,7 +189,7 @@ def _compiled_flex() -> Any:
 
 
 def _padded_columns(layout: AttentionLayout, group: PaddedGroup, heads: int = 1) -> tuple[TokenColumns, TokenColumns]:
-    """Return the per-token columns of the queries and keys of a padded group, broadcastable to (b, heads, Lq, Lk)."""
+    """Return the per-token features of a padded group's queries and keys, broadcastable to (b, heads, Lq, Lk)."""
     query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
     head = torch.arange(heads, device=query.device)[:, None, None]
     return TokenColumns(layout.queries, query, head), TokenColumns(layout.keys, key)
@@ -232,7 +232,7 @@ def _dense(
 
 
 def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -> list[Tensor]:
-    """Return tokens (n, heads, d) padded to (b, heads, L, d) for each group; a view where no copy is needed."""
+    """Pad tokens, (n, heads, d), to (b, heads, L, d) for each group of sequences; as a view if possible."""
     if len(groups) == 1 and (stride := groups[0][1]) is not None:
         b, longest = groups[0][0].shape
         return [x.view(b, stride, *x.shape[1:])[:, :longest].transpose(1, 2)]
@@ -241,10 +241,7 @@ def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -
 
 
 class _ToRows(torch.autograd.Function):
-    """An autograd function that pads tokens into rows; its backward pass is a gather, as padding has no gradient.
-
-    Adding gradients up by index would take a CPU longer than the attention itself.
-    """
+    """An autograd function that pads tokens into rows; its backward pass is a gather, faster than a scatter-add."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, token: Tensor, inverse: Tensor, unmapped: Tensor | None) -> Tensor:
@@ -273,15 +270,15 @@ class _FromRows(torch.autograd.Function):
 
 
 def _masks(
-    layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int
+    layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, group_number: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the attention mask (b, 1, Lq, Lk) of a group, and the mask (b, 1, Lq, 1) of queries without any key.
+    """Return the attention mask (b, 1, Lq, Lk) of a padded group, and the mask (b, 1, Lq, 1) of queries without keys.
 
-    The first is None where all queries attend to all keys, the second where every query has a key. Patterns that differ
-    between heads have one mask per head. In the first mask, queries without a key attend to all instead: a softmax over
-    nothing would be NaN, also in the gradient.
+    The first is None if all queries attend to all keys, the second if every query has a key. Patterns that differ
+    between heads have one mask per head. Queries without a key attend to all keys in the first mask: an empty softmax
+    is NaN.
     """
-    name = ("masks", pattern.name, number)
+    name = ("masks", pattern.name, group_number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
     mask = without_keys = None
@@ -300,16 +297,13 @@ def _masks(
 
 
 def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int) -> Tensor | None:
-    """Return the attention mask (b, 1, Lq, Lk) of group `number`, or None where all queries attend to all keys."""
+    """Return the mask (b, 1, Lq, Lk) of padded group `number`, or None if all queries attend to all keys."""
     return _masks(layout, group, pattern, number)[0]
 
 
-def _additive_mask(layout: AttentionLayout, mask: Tensor, pattern: Pattern, number: int) -> Tensor:
-    """Return a boolean attention mask as numbers to add to the logits, computed once for all layers.
-
-    Given a boolean mask, a traced graph would compute this in every layer, and search for queries without keys.
-    """
-    name = ("additive mask", pattern.name, number)
+def _additive_mask(layout: AttentionLayout, mask: Tensor, pattern: Pattern, group_number: int) -> Tensor:
+    """Return a boolean attention mask as an additive one, cached so that a traced graph computes it only once."""
+    name = ("additive mask", pattern.name, group_number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
     additive = torch.zeros(()).masked_fill(~mask, torch.finfo(torch.float32).min)

@@ -21,14 +21,14 @@ class ScoreModBuilder(Protocol):
         """Return the score modification of an attention call with queries (n, heads, d)."""
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the modification for sequences of these lengths, with `slots` memory tokens each."""
+        """Return the FLOPs of the score modification for these lengths, with `slots` memory tokens per sequence."""
 
 
 class TransformerXLScore(nn.Module):
     """The position term of Transformer-XL and XLNet: (q + u) · W r(query − key), with sinusoidal r.
 
-    With `segments`, XLNet's segment term is added: (q + s) · e(same segment or not); without a column `segment`, all tokens are
-    of one segment, which changes nothing. Distances are clipped at `max_distance`. The attention layer adds the content bias.
+    With `segments`, XLNet's segment term is added: (q + s) · e(same segment or not); without a column `segment`, all
+    tokens are of one segment, which changes nothing. Distances are clipped at `max_distance`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TransformerXLScore(nn.Module):
         self.has_unused_parameters = segments  # some of its parameters are unused in some batches
 
     def reach(self, longest: int) -> int:
-        """Return the largest distance that embeddings distinguish in sequences of up to `longest` keys."""
+        """Return the largest distance between tokens that the position term distinguishes in sequences of `longest`."""
         return min(longest, self.max_distance or longest)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
@@ -73,7 +73,7 @@ class TransformerXLScore(nn.Module):
         return modify
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of projecting distances, and of queries times each distance and each kind of segment."""
+        """Return the FLOPs of position and segment terms for these lengths, with `slots` memory tokens per sequence."""
         distances = 2 * self.reach(packed.max_length + slots) + 1
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
@@ -83,8 +83,8 @@ class TransformerXLScore(nn.Module):
 class DisentangledScore(nn.Module):
     """DeBERTa's relative position terms (He et al., 2021): content-to-position and position-to-content.
 
-    Distances are clipped at `max_distance`. With `buckets`, there are that many vectors per direction: half of them for single small
-    distances, the others for logarithmically growing ranges. The attention layer computes the queries and keys of the vectors.
+    Distances are clipped at `max_distance`. With `buckets`, there are that many vectors per direction: half of them for
+    single small distances, the others for logarithmically growing ranges.
     """
 
     def __init__(self, max_distance: int, buckets: int = 0) -> None:
@@ -93,11 +93,11 @@ class DisentangledScore(nn.Module):
         self.per_direction = buckets or max_distance  # vectors per direction; the first one ahead is that of distance 0
 
     def num_reachable(self, longest: int) -> int:
-        """Return the number of relative position vectors per direction that sequences of up to `longest` tokens use."""
+        """Return how many relative position vectors per direction sequences of up to `longest` tokens use."""
         return self.per_direction if self.buckets else min(longest, self.per_direction)
 
     def reachable(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the relative position vectors that a batch needs: (2 · all, width) → (2 · used, width)."""
+        """Return the relative position vectors that the sequences use: (2 · all, width) → (2 · used, width)."""
         near = self.num_reachable(layout.keys.max_length)
         return vectors[self.per_direction - near : self.per_direction + near]
 
@@ -113,7 +113,7 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification; `queries` and `keys` of relative positions are (2 · used, heads, d)."""
+        """Return the score modification that adds q · `keys` and k · `queries` of relative positions to the logits."""
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near
