@@ -15,7 +15,7 @@ from pretune.nn.linear import LayerNorm
 
 
 class PostNorm(nn.Module):
-    """A sublayer with post-normalization, norm(x + part(x)): the original Transformer, BERT, GPT."""
+    """A residual block with post-normalization around the sublayer `part`, norm(x + part(x)): BERT, GPT."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """A sublayer with pre-normalization, x + part(norm(x)): GPT-2 and most later models."""
+    """A residual block with pre-normalization around the sublayer `part`, x + part(norm(x)): GPT-2 and later models."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class TransformerLayer(nn.Module):
         dropout: float = 0.0,
         **parts: nn.Module,
     ) -> Self:
-        """Build a layer from attention and feed-forward modules, each wrapped in `block` with its own norm."""
+        """Build a Transformer layer from attention and feed-forward modules, each wrapped in `block` with a norm."""
         return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -76,7 +76,7 @@ class TransformerLayer(nn.Module):
         return self.run(x, context)
 
     def run(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply all sublayers to hidden states, (n, width), without activation checkpointing."""
+        """Apply all sublayers to hidden states, (n, width) → (n, width), without activation checkpointing."""
         for part in self.children():
             x = part(x, context)
         return x

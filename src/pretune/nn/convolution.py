@@ -22,7 +22,7 @@ class Convolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
-        """Convolve the hidden states of each sequence: (n, width) → (n, width)."""
+        """Convolve the hidden states within each packed sequence: (n, width) → (n, width)."""
         (starts, ends), size = layout.queries.bounds, self.weight.shape[2]
         neighbors = []
         for step in range(size):
@@ -33,12 +33,12 @@ class Convolution(nn.Module):
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record the number of weights in `sizes`, from which the FLOPs of the model are computed."""
+        """Add the number of weights to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.matrices += self.weight.numel()
 
 
 class WithConvolution(nn.Module):
-    """A layer with a parallel convolution, norm(layer(x) + activation(convolution(x))): layer 1 of large DeBERTa-v2."""
+    """A layer with a parallel convolution (large DeBERTa-v2): norm(layer(x) + activation(convolution(x)))."""
 
     def __init__(
         self, layer: nn.Module, convolution: Convolution, activation: Activation, norm: nn.Module, dropout: float = 0.0

@@ -32,16 +32,13 @@ class Dropout(nn.Module):
         return self.training and self.rate != 0.0
 
     def forward(self, x: Tensor, depth: int = 0) -> Tensor:
-        """Apply dropout to a tensor of any shape; a layer shared by several depths has one mask per `depth`."""
+        """Apply dropout to a tensor; a layer that several depths of a network share has a separate mask per `depth`."""
         if not self.is_active:
             return x
         return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.rate)
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
-        """Return the factors that dropout multiplies by, 0 or 1 / (1 - rate): (rows, width), with the width and dtype of `like`.
-
-        On a GPU, one kernel computes them without a custom operator, whose overhead would be larger; not for compiled code.
-        """
+        """Return dropout's multipliers, 0 or 1 / (1 - rate): (rows, width), with the width and dtype of `like`."""
         shape = rows, like.shape[1]
         if like.is_cuda:
             from pretune.nn.kernels.dropout_mask import fill_factors
@@ -51,20 +48,17 @@ class Dropout(nn.Module):
         return self.keep_mask(rows * like.shape[1], on_gpu=False).view(shape).to(like.dtype) / (1.0 - self.rate)
 
     def keep_mask(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
-        """Return a mask of `count` elements, True for those that this layer keeps at this depth of the stack."""
+        """Return a mask of `count` elements, True for those that the layer keeps at layer index `depth`."""
         make = dropout_mask_cuda if on_gpu else dropout_mask
         return make(self.seed, count, self.rate, self.salt_for_depth(depth))
 
     def salt_for_depth(self, depth: int) -> int:
-        """Return the salt of this layer at a depth of the stack; each layer and depth has its own dropout mask."""
+        """Return a number that identifies this layer at layer index `depth`, so that each use has its own mask."""
         return self.salt + depth * DEPTHS_APART
 
 
 class Noise(nn.Module):
-    """A module that returns standard normal noise: new for each dropout seed in training, constant in evaluation.
-
-    With `fixed_seed`, torch's generator draws the noise with that seed, as in `transformers`.
-    """
+    """Standard normal noise: new for each dropout seed in training, constant in evaluation or with `fixed_seed`."""
 
     def __init__(self, fixed_seed: int | None = None) -> None:
         super().__init__()
@@ -73,7 +67,7 @@ class Noise(nn.Module):
         self.seed = torch.zeros((), dtype=torch.int32)
 
     def forward(self, shape: tuple[int, ...], depth: int, device: torch.device) -> Tensor:
-        """Return noise of the given shape, different at every depth of the stack unless the seed is fixed."""
+        """Return normal noise of the given shape, different for each layer index `depth` unless the seed is fixed."""
         if self.fixed_seed is not None:
             if (shape, device) not in self.cache:
                 numbers = torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed_seed))
@@ -87,24 +81,24 @@ class Noise(nn.Module):
 
 
 def dropout_mask(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
-    """Return a mask of `count` elements, True for those that dropout keeps; `salt` distinguishes layers."""
+    """Return a random mask of `count` elements, True for those that dropout keeps; `salt` identifies the layer."""
     index = torch.arange(count, dtype=torch.int32, device=seed.device)
     return hash_bits(index, seed + seed_offset(salt)) >= dropout_threshold(rate)
 
 
 def seed_offset(salt: int) -> int:
-    """Return the number to add to the seed of dropout, given the number `salt` that distinguishes a layer."""
+    """Return the number to add to the dropout seed for the layer that the integer `salt` identifies."""
     return _wrapped(salt * 0x27D4EB2F)
 
 
 def dropout_threshold(rate: float) -> int:
-    """Return the threshold for 24 random bits below which an element is dropped."""
+    """Return the 24-bit integer t such that a uniform 24-bit random number is below t with probability `rate`."""
     return int(rate * (1 << 24))
 
 
 @torch.library.custom_op("pretune::kept", mutates_args=())
 def dropout_mask_cuda(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
-    """Return a mask of `count` elements, True for those that dropout keeps, computed by one GPU kernel."""
+    """Return a random mask of `count` elements, True for those that dropout keeps, computed by one GPU kernel."""
     from pretune.nn.kernels.dropout_mask import fill_mask
 
     return fill_mask(seed, count, dropout_threshold(rate), seed_offset(salt))
@@ -116,7 +110,7 @@ def _(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
 
 
 def hash_bits(index: Tensor, seed: Tensor) -> Tensor:
-    """Return 24 random bits for each index, in wrapping 32-bit arithmetic, after the finalizer of MurmurHash3.
+    """Return 24 pseudorandom bits per index, by the finalizer of MurmurHash3 in wrapping 32-bit arithmetic.
 
     The seed is mixed in first: a compiler would fold index · constant into an address, which must not wrap.
     """
@@ -128,7 +122,6 @@ def hash_bits(index: Tensor, seed: Tensor) -> Tensor:
 
 
 def _wrapped(number: int) -> int:
-    """Return an integer wrapped to the range of signed 32-bit integers."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -142,7 +135,7 @@ def disable_dropout(root: nn.Module) -> bool:
 
 
 def disable_attention_dropout(root: nn.Module) -> bool:
-    """Turn off dropout of attention weights, which fast kernels do not support, and return whether the network had any."""
+    """Turn off dropout of attention weights, which fast kernels do not support; return whether there was any."""
     stopped = False
     for module in root.modules():
         if isinstance(getattr(module, "dropout", None), float) and module.dropout:
@@ -151,7 +144,7 @@ def disable_attention_dropout(root: nn.Module) -> bool:
 
 
 def share_dropout_seed(root: nn.Module, device: torch.device) -> Tensor:
-    """Let all dropout and noise layers of a network share one seed tensor, number the dropout layers, and return the seed."""
+    """Let all dropout and noise layers of a network share one seed tensor, number the layers, and return the seed."""
     seed = torch.zeros((), dtype=torch.int32, device=device)
     for salt, layer in enumerate(module for module in root.modules() if isinstance(module, Dropout)):
         layer.seed, layer.salt = seed, salt

@@ -25,7 +25,7 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 class _Activations(dict[str, Activation]):
-    """Activations by name; an unknown name is an error with suggestions."""
+    """A mapping from names to activation functions that raises an error with suggestions for an unknown name."""
 
     def __missing__(self, name: str) -> Activation:
         raise PretuneError(f"unknown activation {name!r}; {suggest(str(name), self)}")
@@ -69,14 +69,14 @@ class FeedForward(PrunableUnits):
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True, dropout: float = 0.0
     ) -> None:
-        """Build the network for states of size `width`; `dropout` applies to the `inner` activations."""
+        """Build the network for states of size `width`; `dropout` applies to the `inner` hidden units."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, inner, bias)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext | None = None) -> Tensor:
-        """Apply the network to each token: (n, width) → (n, width)."""
+        """Apply the feed-forward network to each token, (n, width) → (n, width); `context` is ignored."""
         inner = self.inner
         if self.activation is F.gelu and inner.bias is not None and supports_custom_kernels(x):
             from pretune.nn.kernels.gelu import bias_gelu
@@ -93,14 +93,14 @@ class GatedFeedForward(PrunableUnits):
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = False, dropout: float = 0.0
     ) -> None:
-        """Build the network for states of size `width`; `dropout` applies to the `inner` activations."""
+        """Build the network for states of size `width`; `dropout` applies to the `inner` hidden units."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext | None = None) -> Tensor:
-        """Apply the network to each token: (n, width) → (n, width)."""
+        """Apply the feed-forward network to each token, (n, width) → (n, width); `context` is ignored."""
         both = self.inner(x)
         if self.activation is F.gelu and supports_custom_kernels(x):
             from pretune.nn.kernels.gelu import gated_gelu

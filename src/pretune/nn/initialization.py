@@ -18,7 +18,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class SkipInitialization(TorchFunctionMode):
-    """A context in which random initialization writes zeros, which is much faster: a checkpoint overwrites them.
+    """A context manager in which random initialization writes zeros, which is faster when a checkpoint follows.
 
     >>> with SkipInitialization():
     ...     float(nn.Linear(8, 8).weight.abs().max())
@@ -32,7 +32,7 @@ class SkipInitialization(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a torch function, or fill its tensor with zeros if the function draws random numbers."""
+        """Call a torch function, or fill its tensor with zeros if the function is a random initializer."""
         options = kwargs or {}
         if func in RANDOM_INITIALIZERS:
             return nn.init.zeros_(args[0] if args else options["tensor"])
@@ -44,7 +44,7 @@ RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init
 
 
 class InitializationScheme:
-    """The base class of initialization schemes, which fill weights at random; this one leaves them unchanged."""
+    """The base class of weight initialization schemes; this one leaves weights unchanged."""
 
     def draw(self, weight: Tensor, fan_in: int | None = None) -> None:
         """Initialize a weight in place; `fan_in` is its number of inputs per output, if known."""
@@ -65,7 +65,7 @@ class InitializesParameters(Protocol):
     """The interface of layers that initialize their own parameters."""
 
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
-        """Initialize the parameters of this layer by a scheme, without those of its submodules."""
+        """Initialize the parameters of this layer by an initialization scheme, without those of its submodules."""
 
 
 class ResidualBranch(nn.Module):
@@ -96,7 +96,7 @@ def _apply(scheme: InitializationScheme, module: Module) -> Module:
 
 @dataclass(frozen=True)
 class _TruncatedNormal(InitializationScheme):
-    """BERT's scheme: a truncated normal distribution, the same for all matrices and tables."""
+    """BERT's initialization: a truncated normal distribution, the same for all weights and embeddings."""
 
     deviation: float
     output_scale: float
@@ -119,7 +119,7 @@ class _TruncatedNormal(InitializationScheme):
 
 @dataclass(frozen=True)
 class _FanIn(InitializationScheme):
-    """T5's scheme: a normal distribution whose deviation depends on the number of inputs."""
+    """T5's initialization: a normal distribution whose standard deviation depends on the number of inputs."""
 
     factor: float
 
@@ -136,7 +136,7 @@ class _FanIn(InitializationScheme):
 
 @dataclass(frozen=True)
 class _Uniform(InitializationScheme):
-    """AWD-LSTM's scheme: a uniform distribution, for token embeddings only or for all weights."""
+    """AWD-LSTM's initialization: a uniform distribution, for token embeddings only or for all weights."""
 
     bound: float
     embeddings_only: bool
@@ -150,11 +150,11 @@ class _Uniform(InitializationScheme):
 
 
 def initialize(module: Module, deviation: float = 0.02, output_scale: float = 1.0) -> Module:
-    """Initialize a module as BERT does: weights and embeddings from a truncated normal, biases 0.
+    """Initialize a module as BERT does: weights and embeddings from a truncated normal distribution, biases 0.
 
-    The normal distribution is cut off at two standard deviations. `output_scale` multiplies the output matrix of every
-    residual branch: GPT-2 scales it down, because the residual stream adds many of them up; with 0, a layer starts as the
-    identity.
+    The distribution is cut off at two standard deviations. `output_scale` multiplies the output matrix of every
+    residual branch: GPT-2 scales it down, because many branches add to the residual stream; with 0, a layer starts as
+    the identity.
     """
     return _apply(_TruncatedNormal(deviation, output_scale), module)
 
@@ -162,13 +162,14 @@ def initialize(module: Module, deviation: float = 0.02, output_scale: float = 1.
 def initialize_by_fan_in(module: Module, factor: float = 1.0) -> Module:
     """Initialize a module as T5 does: weights with standard deviation 1 / √inputs, token embeddings with 1, biases 0.
 
-    Where attention does not scale its logits, its query matrix starts smaller instead. `factor` multiplies all deviations.
+    Where attention does not scale its logits, its query matrix starts smaller instead. `factor` multiplies all
+    deviations.
     """
     return _apply(_FanIn(factor), module)
 
 
 def initialize_uniform(module: Module, bound: float = 0.1, embeddings_only: bool = True) -> Module:
-    """Initialize a module as AWD-LSTM does: token embeddings uniformly from -bound to bound, layers as in torch, biases 0.
+    """Initialize a module as AWD-LSTM does: token embeddings uniformly in ± `bound`, layers as in torch, biases 0.
 
     Unless `embeddings_only`, all weights are drawn like the token embeddings (Sutskever et al., 2014).
     """

@@ -78,8 +78,8 @@ class BiLSTM(nn.Module):
 class Biattentive(nn.Module):
     """The encoder of the biattentive classification network (McCann et al., 2017) for a single text.
 
-    A feed-forward layer and a bidirectional LSTM encode the tokens; each attends to all others, c = Σ softmax(x · x') x'; a
-    second bidirectional LSTM reads x, x - c, and x · c.
+    A feed-forward layer and a bidirectional LSTM encode the tokens; each attends to all others, c = Σ softmax(x · x')
+    x'; a second bidirectional LSTM reads x, x - c, and x · c.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -110,10 +110,10 @@ class LayerFeatures(nn.Module):
         words: int = 0,
         mixed_widths: bool = False,
     ) -> None:
-        """Build the module for layers of size `width`; `layers` names how they are combined, `top` the modules on top.
+        """Build the module for layers of size `width`; `layers` names how to combine them, `top` the modules on top.
 
-        `depth` is the number of layers without the embeddings; `vocabulary` is the number of task-specific word vectors;
-        `words` is the width of the backbone's word vectors; `mixed_widths` tells that layers have different widths.
+        `depth` is the number of layers without embeddings, `vocabulary` that of task-specific word vectors, `words` the
+        width of the backbone's word vectors; `mixed_widths` is True if the layers have different widths.
         """
         super().__init__()
         elmo = re.fullmatch(r"(elmo)(\d+)", layers)
@@ -142,7 +142,7 @@ class LayerFeatures(nn.Module):
         self.top = top
 
     def forward(self, states: list[Tensor], packed: Packed) -> Tensor:
-        """Combine the selected layers of a backbone, (n, width) each, into features, (n, self.width)."""
+        """Combine layers of a backbone, (n, width) each, into features for a task head, (n, self.width)."""
         match self.layers:
             case "mix":
                 x: Tensor = self.mix(states)

@@ -15,7 +15,7 @@ from pretune.nn.operation_counts import OperationSizes
 
 
 class Linear(nn.Linear):
-    """A linear layer; `stacked` is the number of matrices concatenated in its weight (3 for queries, keys, values)."""
+    """A linear layer; `stacked` is the number of matrices concatenated in its weight, such as 3 for q, k and v."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, stacked: int = 1) -> None:
         super().__init__(inputs, outputs, bias)
@@ -38,16 +38,16 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Record the number of weights in `sizes`, from which the FLOPs of the model are computed."""
+        """Add the number of weights to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.matrices += self.weight.numel()
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights of the layer, for counting FLOPs per target; `tied` is ignored."""
+        """Return the number of weights of the layer, each multiplied with every target; `tied` is ignored."""
         return self.weight.numel()
 
 
 class OutputLinear(Linear):
-    """The last linear layer of a head, whose outputs are predictions; the optimizer Muon updates it with AdamW."""
+    """The last linear layer of a head, which computes predictions; the optimizer Muon leaves it to AdamW."""
 
 
 class LayerNorm(nn.LayerNorm):

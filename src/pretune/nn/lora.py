@@ -10,7 +10,7 @@ from pretune.nn.linear import Linear
 
 
 class LoRA(nn.Module):
-    """A LoRA parametrization W → W + scale · B A for each of the matrices stacked in W; B starts at 0."""
+    """A LoRA parametrization W + scale · B A of a weight W, for each matrix stacked in it; B starts at 0."""
 
     def __init__(self, weight: Tensor, stacked: int, rank: int, scale: float) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class LoRA(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(stacked, rows, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the weight matrix plus the low-rank update."""
+        """Return the weight matrix plus the low-rank LoRA update."""
         return weight + self.scale * torch.bmm(self.up, self.down).view(weight.shape)
 
 
 def add_lora(module: nn.Module, rank: int, scale: float) -> None:
-    """Freeze a module and add trainable low-rank adapters to all its linear layers."""
+    """Freeze a module and add trainable low-rank adapters (LoRA) of the given rank to all its linear layers."""
     module.requires_grad_(False)
     for child in [child for child in module.modules() if isinstance(child, Linear)]:
         adapter = LoRA(child.weight, child.stacked, rank, scale)

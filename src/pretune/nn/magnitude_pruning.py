@@ -46,12 +46,11 @@ def prune_by_magnitude(module: nn.Module, share: float) -> None:
 
 
 def _pruning_step(progress: float) -> int:
-    """Return the number of pruning steps that are due when the fraction `progress` of training is done."""
     return min(PRUNING_STEPS, int(progress / FINAL_SPARSITY_AT * PRUNING_STEPS))
 
 
 class GradualMagnitudePruning:
-    """Gradual magnitude pruning of a module to the sparsity `share`, called after each training step."""
+    """A callback that gradually prunes a module to the sparsity `share`, to be called after each training step."""
 
     def __init__(self, module: nn.Module, share: float) -> None:
         self.weights, self.share = prunable_weights(module), share
@@ -59,12 +58,12 @@ class GradualMagnitudePruning:
         self.zeros: list[Tensor] = []
 
     def target(self, progress: float) -> float:
-        """Return the target sparsity at the fraction `progress` of training; it rises fast at first, then slowly."""
+        """Return the target sparsity when the fraction `progress` of training is done; it rises fast, then slowly."""
         return self.share * (1 - (1 - _pruning_step(progress) / PRUNING_STEPS) ** 3)
 
     @torch.no_grad()
     def __call__(self, progress: float) -> None:
-        """Set the smallest weights to 0 after a training step at the fraction `progress` of training."""
+        """Set the smallest weights to 0; `progress` is the fraction of training that is done."""
         level = _pruning_step(progress)
         if level != self.level:  # after a resume, weights that were pruned are still 0 and thus the smallest
             self.level = level
@@ -74,6 +73,6 @@ class GradualMagnitudePruning:
 
 
 def sparsity(module: nn.Module) -> float:
-    """Return the fraction of zeros in all prunable weights."""
+    """Return the fraction of zeros in all prunable weights of a module."""
     weights = prunable_weights(module)
     return sum(int((weight == 0).sum()) for weight in weights) / max(1, sum(weight.numel() for weight in weights))

@@ -20,15 +20,15 @@ class CountsOperations(Protocol):
     """The interface of layers that report the sizes from which their FLOPs are computed."""
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the sizes of this layer to `sizes`, without those of its submodules."""
+        """Add the sizes of this layer to `sizes`, from which the FLOPs of a model are computed, without submodules."""
 
 
 @runtime_checkable
 class CountsTargetWeights(Protocol):
-    """The interface of head modules that report how many weights each target is multiplied with, for counting FLOPs."""
+    """The interface of heads that report how many weights each target token is multiplied with, for counting FLOPs."""
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights each target is multiplied with; `tied` is that of the token embedding."""
+        """Return how many weights each target token is multiplied with; `tied` of them are in the token embedding."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class OperationSizes:
     others: list[Callable[[Array], float]] = field(default_factory=list)  # operations of other kinds of self-attention
 
     def add(self, module: nn.Module) -> None:
-        """Add the sizes of a module that determine its FLOPs, without those of its submodules."""
+        """Add the sizes of a module, without its submodules, to these sizes, from which FLOPs are computed."""
         match module:
             case CountsOperations():
                 module.add_operations(self)
@@ -57,25 +57,25 @@ class OperationSizes:
                 self.recurrence += sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
     def add_attention(self, pattern: Pattern, width: int) -> None:
-        """Add a softmax self-attention layer with an attention pattern; `width` is that of all heads together."""
+        """Add a softmax self-attention layer with an attention pattern; `width` is the total width of its heads."""
         self.widths[pattern.reach or (-1, -1)] += width
 
     def attention(self, lengths: Array) -> float:
-        """Return the FLOPs of all self-attention over sequences of these lengths."""
+        """Return the FLOPs of all self-attention layers over sequences of the given lengths."""
         plain = sum(4 * width * attention_pairs(lengths, reach).sum() for reach, width in self.widths.items())
         return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
-        """Return the FLOPs of attention to `slots` memory tokens per sequence, and of their keys and values."""
+        """Return the FLOPs of attention to `slots` memory tokens per sequence, including their keys and values."""
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of relative positions in all layers, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of relative position terms in all layers, with `slots` memory tokens per sequence."""
         return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
 
 
 def weights_per_target(part: nn.Module, tied: int) -> int:
-    """Return how many weights each target is multiplied with in `part` of a head; `tied` is that of the embedding."""
+    """Return how many weights of `part` of a head each target token is multiplied with; the embedding has `tied`."""
     if isinstance(part, CountsTargetWeights):
         return part.weights_per_target(tied)
     own = part.weight.numel() if isinstance(part, nn.Linear) else 0
@@ -83,7 +83,7 @@ def weights_per_target(part: nn.Module, tied: int) -> int:
 
 
 def attention_pairs(lengths: Array, reach: tuple[int, int]) -> Array:
-    """Return the number of query-key pairs of each sequence, if each token attends to `reach` tokens back and ahead.
+    """Return the number of query-key pairs per sequence if tokens attend up to `reach` = (back, ahead) tokens away.
 
     >>> attention_pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
     [13.0]

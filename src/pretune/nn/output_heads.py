@@ -13,7 +13,7 @@ from pretune.nn.operation_counts import weights_per_target
 
 
 class TiedVocabularyHead(nn.Module):
-    """A language model head tied to the token embedding, after an optional transform (BERT)."""
+    """A language model head tied to the token embedding, after an optional transform of the hidden states (BERT)."""
 
     def __init__(self, vocabulary: int, transform: nn.Module | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -27,12 +27,12 @@ class TiedVocabularyHead(nn.Module):
         return F.linear(states, tokens.to(states.dtype), bias)
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights per target: `tied`, the token embedding's, plus those of the transform."""
+        """Return the number of weights per target token: `tied` in the token embedding plus those of the transform."""
         return tied + weights_per_target(self.transform, tied)
 
 
 class UntiedVocabularyHead(nn.Module):
-    """A language model head with its own output matrix, after an optional transform."""
+    """A language model head with its own output matrix, after an optional transform of the hidden states."""
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
         """Build the head; `width` is the width of hidden states after the transform."""
@@ -49,7 +49,7 @@ class UntiedVocabularyHead(nn.Module):
 def vocabulary_head(
     vocabulary: int, width: int, *, tied: bool, transform: nn.Module | None = None, bias: bool = True
 ) -> TiedVocabularyHead | UntiedVocabularyHead:
-    """Return a language model head, with its own output matrix unless `tied`; `width` is that of the token vectors."""
+    """Return a language model head, tied to the token embedding (whose width is `width`) or with its own matrix."""
     if tied:
         return TiedVocabularyHead(vocabulary, transform, bias)
     return UntiedVocabularyHead(vocabulary, width, bias, transform)
@@ -84,24 +84,24 @@ class Scale(nn.Module):
 
 
 class DenseTransform(nn.Module):
-    """A dense layer, norm(activation(x W)): BERT's transform before the output matrix and, with tanh and no norm, its pooler."""
+    """A dense layer norm(activation(x W)): BERT's transform before the logits or, with tanh and no norm, its pooler."""
 
     def __init__(
         self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True, *, outputs: int = 0
     ) -> None:
-        """Build the layer; `outputs` is the output width, if it is not `width` (token vectors in ELECTRA and ALBERT)."""
+        """Build the layer; `outputs` is the output width if it is not `width`, as in ELECTRA and ALBERT."""
         super().__init__()
         self.dense = Linear(width, outputs or width, bias)
         self.activation = activation
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform states: (m, width) → (m, outputs)."""
+        """Transform hidden states: (m, width) → (m, outputs)."""
         return self.norm(self.activation(self.dense(x)))
 
 
 class ResidualFeedForward(nn.Module):
-    """A residual feed-forward network, norm(x + feed_forward(x)), which BigBird applies before the logits of answer spans."""
+    """A residual feed-forward network norm(x + feed_forward(x)), which BigBird applies before answer-span logits."""
 
     def __init__(self, feed_forward: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         """Build the layer; `dropout` applies to the input and to the output of `feed_forward`."""
@@ -110,12 +110,12 @@ class ResidualFeedForward(nn.Module):
         self.dropout_inputs, self.dropout = Dropout(dropout), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform states: (m, width) → (m, width)."""
+        """Transform hidden states: (m, width) → (m, width)."""
         return self.norm(x + self.dropout(self.feed_forward(self.dropout_inputs(x))))
 
 
 class TokenHead(nn.Module):
-    """A linear classifier for every token, after the model family's transform (as in ModernBERT) and dropout."""
+    """A linear classifier of tokens, after dropout and an optional transform (as in ModernBERT)."""
 
     def __init__(self, width: int, outputs: int, transform: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -124,5 +124,5 @@ class TokenHead(nn.Module):
         self.output = OutputLinear(width, outputs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Compute the logits of tokens: (m, width) → (m, outputs)."""
+        """Compute the logits of tokens from hidden states: (m, width) → (m, outputs)."""
         return self.output(self.dropout(self.transform(states)))

@@ -11,20 +11,18 @@ from pretune.packed import Packed
 
 
 def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = None) -> Tensor:
-    """Pool the states of each sequence into one vector: (n, width) → (sequences, width).
+    """Pool the hidden states of each sequence into one vector by `mode`: (n, width) → (sequences, width).
 
-    The modes `cls` and `last` return the state of the first or the last token; `second_to_last` that of the token before the last, or of the
-    only one (mBART, whose texts end with </s> and a language token); `mean` and `max` are over all tokens. `mean_sqrt_len`
+    `cls` and `last` take the first or the last token; `second_to_last` the token before the last, or the only one
+    (mBART, whose texts end with </s> and a language token); `mean` and `max` are over all tokens. `mean_sqrt_len`
     divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
-    `increasing_mean` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates last, max and
-    mean (Howard and Ruder, 2018), which triples the width.
+    `increasing_mean` has weights that grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates
+    last, max and mean (Howard and Ruder, 2018). `pair` tells two texts apart by their segments and concatenates their
+    means, the absolute difference and the product of these (Conneau et al., 2017).
 
-    `pair` distinguishes two texts by their segments and concatenates their means, the absolute difference and the product of
-    these (Conneau et al., 2017), which quadruples the width; for a single text, it is the mean and zeros.
-
-    `included`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep their
-    positions. An empty sequence, possible in families without special tokens, gives 0. Means are computed in fp32: half-precision
-    sums would lose small differences between texts.
+    `included`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep
+    their positions. An empty sequence gives 0. Means are computed in fp32: half-precision sums would lose small
+    differences.
 
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
@@ -72,12 +70,12 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
 
 
 def sum_by_sequence(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
-    """Sum the states of each sequence in fp32, given the sequence of each token: (n, width) → (sequences, width)."""
+    """Sum the states of each sequence in fp32: (n, width) → (sequences, width); `owner` is each token's sequence."""
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
 
 
 def pair_features(states: Tensor, packed: Packed) -> Tensor:
-    """Return the means a and b of two texts, |a - b| and a · b, (sequences, 4 · width); for one text, the last three are 0.
+    """Return the means a and b of two texts, |a - b| and a · b, (sequences, 4 · width); for one text, only a is not 0.
 
     >>> import numpy as np
     >>> from pretune.packed import pack_lists
@@ -103,7 +101,7 @@ class AttentionPooling(nn.Module):
         self.look = Linear(width, 1)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """Pool the states of each sequence: (n, width) → (sequences, width)."""
+        """Pool the hidden states of each sequence into one vector: (n, width) → (sequences, width)."""
         sequences = packed.offsets.shape[0] - 1
         owner = token_layout(packed).sequence.long()
         scores = self.look(states)[:, 0].float()  # (n,)

@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", message="LSTM with projections is not supporte
 
 @dataclass
 class TimeMajorRows:
-    """The tokens of a batch in the time-major order of torch's PackedSequence; a row is a sequence, or a document in it."""
+    """The tokens of a batch in the time-major order of PackedSequence; a row is a sequence, or a document in one."""
 
     sizes: Tensor  # (time,) number of rows at each time step, on the host
     order: Tensor  # (n,) the token at each place
@@ -46,7 +46,7 @@ class TimeMajorRows:
 
     @classmethod
     def make(cls, packed: Packed) -> TimeMajorRows:
-        """Build time-major rows from a packed batch; sequences are split where column `document_start` is set."""
+        """Build time-major rows from a packed batch, splitting sequences where the feature `document_start` is 1."""
         if isinstance(packed, TracedPacked):
             return cls.from_padding_mask(packed.ids, packed.mask)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
@@ -75,7 +75,7 @@ class TimeMajorRows:
 
     @classmethod
     def from_padding_mask(cls, ids: Tensor, real: Tensor) -> TimeMajorRows:
-        """Build time-major rows from a mask (rows, time) of real tokens, in a graph that is traced for export."""
+        """Build time-major rows from the mask `real`, (rows, time), of real tokens, in a graph traced for export."""
         every = torch.arange(ids.shape[0], device=ids.device)
         sequence = torch.arange(real.shape[0], device=ids.device)
         yes = torch.ones_like(sequence, dtype=torch.bool)
@@ -83,7 +83,7 @@ class TimeMajorRows:
 
     @property
     def equal_lengths(self) -> bool:
-        """Return whether all rows have the same length."""
+        """Return whether all sequences (rows) have the same length."""
         return int(self.sizes[0]) == int(self.sizes[-1])
 
     def to_time_major(self, x: Tensor) -> Tensor:
@@ -95,16 +95,16 @@ class TimeMajorRows:
         return permute_rows(x, self.inverse, self.order)
 
     def initial_state(self, state: CellState) -> CellState:
-        """Return the initial state of each row, given that of each sequence; rows that begin a document start at 0."""
+        """Return the initial recurrent state of each row, given that of each sequence; new documents start at 0."""
         return tuple(part[self.sequence] * self.continues_state[:, None].to(part.dtype) for part in state)
 
     def final_state(self, state: CellState, sequences: int) -> CellState:
-        """Return the final state of each sequence, (sequences, width) each: the state of its last row."""
+        """Return the final recurrent state of each sequence, (sequences, width) each, given that of each row."""
         owner = self.sequence[self.last]
         return tuple(part.new_zeros(sequences, part.shape[1]).index_copy(0, owner, part[self.last]) for part in state)
 
     def windows(self, length: int) -> Iterator[tuple[slice, Tensor]]:
-        """Yield windows of `length` time steps: the slice of their tokens in time-major order, and the rows at each step."""
+        """Yield, for windows of `length` time steps, the slice of their tokens and the number of rows at each step."""
         first = 0
         for start in range(0, len(self.sizes), length):
             sizes = self.sizes[start : start + length]
@@ -114,14 +114,14 @@ class TimeMajorRows:
 
 
 class VariationalDropout(nn.Module):
-    """Variational dropout: one mask for all time steps of a row (Gal and Ghahramani, 2016)."""
+    """Variational dropout (Gal and Ghahramani, 2016): one mask for all time steps of a sequence."""
 
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
         self.dropout = Dropout(rate)
 
     def forward(self, x: Tensor, rows: TimeMajorRows) -> Tensor:
-        """Apply dropout to (n, width) in time-major order."""
+        """Apply dropout to x, (n, width), in the time-major order of `rows`."""
         if not self.dropout.is_active:
             return x
         mask = self.dropout.factors(len(rows.sequence), x)
@@ -143,10 +143,10 @@ class RecurrentCells(nn.Module):
         drop: float = 0.0,
         clip: tuple[float, float] | None = None,
     ) -> None:
-        """Build the layer.
+        """Build the layer; `projection` is the width that hidden states are projected to (ELMo).
 
-        `projection` is the width that hidden states are projected to (ELMo); `drop` is the fraction of recurrent weights
-        dropped in a step (AWD-LSTM); `clip` bounds cell states and projected states at every time step.
+        `drop` is the fraction of recurrent weights dropped in a step (AWD-LSTM); `clip` bounds cell and projected
+        states.
         """
         super().__init__()
         assert cell == "lstm" or not (projection or clip), "GRUs are neither projected nor clipped"
@@ -162,7 +162,7 @@ class RecurrentCells(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights uniformly up to 1 / √width, as torch does; set biases to 0."""
+        """Initialize weights uniformly in ± 1 / √width, as torch does, and biases to 0."""
         for name, parameter in self.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(parameter)
@@ -170,12 +170,12 @@ class RecurrentCells(nn.Module):
                 nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the number of weights of the gates to the sizes that determine the FLOPs."""
+        """Add the number of weights to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
         sizes.recurrence += sum(p.numel() for p in self.parameters() if p.dim() == 2)
 
     @property
     def inputs(self) -> int:
-        """Return the input width."""
+        """Return the input width of the recurrent layer."""
         return self.weight_ih.shape[1]
 
     @property
@@ -184,7 +184,7 @@ class RecurrentCells(nn.Module):
         return [self.outputs, self.width] if self.cell == "lstm" else [self.outputs]
 
     def weights(self, kind: torch.dtype) -> list[Tensor]:
-        """Return the weights in the order that torch's kernels expect, cast to the dtype `kind`."""
+        """Return the weights of the LSTM or GRU in the order that torch's kernels expect, cast to the dtype `kind`."""
         second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
         matrices = [self.weight_ih, self.recurrent_weight()]
         projection = [] if self.weight_hr is None else [self.weight_hr]
@@ -194,16 +194,16 @@ class RecurrentCells(nn.Module):
         return [*flat[:2], *flat[-2:], *flat[2:-2]]
 
     def recurrent_weight(self) -> Tensor:
-        """Return the recurrent weight matrix, with DropConnect in training."""
+        """Return the hidden-to-hidden weight matrix, with DropConnect in training."""
         weight = self.weight_hh
         return weight * self.drop.factors(len(weight), weight) if self.drop.is_active else weight
 
     def forward(
         self, x: Tensor, rows: TimeMajorRows, before: CellState | None = None, window: int | None = None
     ) -> tuple[Tensor, CellState]:
-        """Run the layer on (n, inputs) in time-major order; return (n, outputs) and the final state of each row.
+        """Run the LSTM or GRU on x (n, inputs) in time-major order; return (n, outputs) and each row's final state.
 
-        `before` is the initial state. Gradients are truncated after `window` time steps (truncated BPTT); None: never.
+        `before` is the initial state. Gradients are truncated after `window` time steps (truncated BPTT; None: never).
         """
         kind, x = x.dtype, x.to(kernel_dtype(x))
         if rows.real is not None:
@@ -226,7 +226,7 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the layer on a padded block from a zero state, for export; the final states are not meaningful."""
+        """Run the LSTM or GRU on x, padded by the mask `real`, from a zero state, for export."""
         if self.clip is not None or self.weight_hr is not None:
             raise TypeError("clipped or projected states have no ONNX operator")
         inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
@@ -238,7 +238,7 @@ class RecurrentCells(nn.Module):
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """Run the kernel over all time steps, with `sizes` rows each, and return outputs and final states."""
+        """Run the kernel over all time steps, of `sizes[t]` rows at step t; return the outputs and final states."""
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
@@ -259,7 +259,7 @@ class FlattenWeights(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        """Return copies of the weights with the dtype `kind`, in the same order."""
+        """Return copies of the weights with the dtype `kind`, in one contiguous block of memory."""
         ctx.kinds = [weight.dtype for weight in weights]
         sizes = [weight.numel() for weight in weights]
         parts = torch.split(torch.empty(sum(sizes), dtype=kind, device=weights[0].device), sizes)
@@ -289,7 +289,7 @@ def run_by_steps(
     cell: CellKind = "lstm",
     clip: tuple[float, float] | None = None,
 ) -> tuple[Tensor, CellState]:
-    """Run LSTM or GRU cells one time step after the other; `clip` bounds cell states and projected states."""
+    """Run an LSTM or GRU step by step; `sizes` are the rows per time step, `clip` bounds cell and projected states."""
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
     outs: list[Tensor] = []
@@ -332,12 +332,12 @@ class RecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, rows: TimeMajorRows, before: CellState | None, window: int | None
     ) -> tuple[Tensor, CellState]:
-        """Run the layer, (n, inputs) → (n, outputs), and return the final state of each row as well."""
+        """Run the recurrent layer from the state `before`, (n, inputs) → (n, outputs); also return its final state."""
         out, state = self.cells(x, rows, before, window)
         out = self.dropout(out, rows)
         return (x + out if self.residual else out), state
 
 
 def has_recurrent_layers(root: nn.Module) -> bool:
-    """Return whether a network has recurrent layers, which read lengths on the host and so cannot be part of a CUDA graph."""
+    """Return whether a network has recurrent layers, which need lengths on the host and so rule out CUDA graphs."""
     return any(isinstance(module, RecurrentCells | nn.RNNBase) for module in root.modules())

@@ -24,21 +24,21 @@ from pretune.nn.dropout import Dropout
 
 
 class ReversibleBranch(nn.Module):
-    """A branch of a reversible layer, dropout(part(norm(x))), that reads one residual stream and adds to the other."""
+    """A branch dropout(part(norm(x))) of a reversible layer, which reads one residual stream and adds to the other."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, chunk_size: int = 0) -> None:
-        """Build the branch; `chunk_size` is the number of tokens that the part processes at a time (0: all)."""
+        """Build the branch; `chunk_size` is the number of tokens that `part` processes at a time (0: all)."""
         super().__init__()
         self.part, self.norm, self.dropout, self.chunk_size = part, norm, Dropout(dropout), chunk_size
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply the branch to one stream: (n, width) → (n, width)."""
+        """Apply a branch of a reversible layer to one residual stream: (n, width) → (n, width)."""
         # Chunks save memory; dropout inside the part is the same for each of them.
         chunks = torch.split(x, self.chunk_size) if self.chunk_size else (x,)
         return self.dropout(torch.cat([self.part(self.norm(x), context) for x in chunks]), context.depth)
 
     def in_dtype(self, x: Tensor, context: AttentionContext, kind: torch.dtype) -> Tensor:
-        """Apply the branch to an fp32 stream, computing in the dtype `kind`, and return fp32."""
+        """Apply the branch to an fp32 residual stream, computing in the dtype `kind`, and return fp32."""
         out: Tensor = self(x.to(kind), context)
         return out.float()
 
@@ -60,7 +60,7 @@ class ReversibleLayer(nn.Module):
     def invert(
         self, first: Tensor, second: Tensor, context: AttentionContext, kind: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return the streams before the layer, given the streams after it, (n, width) fp32 each."""
+        """Return both residual streams before the layer, given those after it, (n, width) fp32 each."""
         second = second - self.feed_forward.in_dtype(first, context, kind)
         return first - self.attention.in_dtype(second, context, kind), second
 
@@ -70,16 +70,15 @@ class ReversibleLayer(nn.Module):
 def run_reversible(
     layers: Sequence[ReversibleLayer], contexts: Sequence[AttentionContext], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:
-    """Run reversible layers with x, (n, width), as both initial streams, and return the states after some of the layers.
+    """Run reversible layers with x, (n, width), as both residual streams; return the states after the `wanted` layers.
 
-    The states are both streams concatenated, (n, 2 · width) fp32; `wanted` are the numbers of the layers, from 1.
+    Layers are numbered from 1. The states are both streams concatenated, (n, 2 · width) fp32.
     """
     parameters = [p for layer in layers for branch in (layer.attention, layer.feed_forward) for p in _trainable(branch)]
     return list(_Stack.apply(layers, contexts, wanted, x.dtype, x.float(), *parameters))  # type: ignore[no-untyped-call]
 
 
 def _trainable(branch: ReversibleBranch) -> list[nn.Parameter]:
-    """Return the trainable parameters of a branch."""
     return [parameter for parameter in branch.parameters() if parameter.requires_grad]
 
 
@@ -125,7 +124,7 @@ class _Stack(torch.autograd.Function):
 def _back(
     branch: ReversibleBranch, x: Tensor, context: AttentionContext, kind: torch.dtype, gradient: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-    """Recompute the output of a branch, and return it with the gradients of its input and of its parameters."""
+    """Recompute the output of a reversible branch; return it and the gradients of its input and parameters."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         added = branch.in_dtype(x, context, kind)

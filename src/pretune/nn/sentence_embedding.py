@@ -63,7 +63,7 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class LayerNormSpec:
-    """The description of layer normalization of a text's vector."""
+    """The description of layer normalization of a text embedding."""
 
     dimension: int
     kind: ClassVar[str] = "layer_norm"
@@ -79,7 +79,7 @@ class LayerNormSpec:
 
 @dataclass(frozen=True)
 class DropoutSpec:
-    """The description of dropout of a text's vector, which applies only in training."""
+    """The description of dropout of a text embedding, which applies only in training."""
 
     share: float
     kind: ClassVar[str] = "dropout"
@@ -95,7 +95,7 @@ class DropoutSpec:
 
 @dataclass(frozen=True)
 class NormalizeSpec:
-    """The description of scaling a text's vector to unit length."""
+    """The description of scaling a text embedding to unit length."""
 
     kind: ClassVar[str] = "normalize"
 
@@ -166,9 +166,7 @@ class TextEmbeddingEntry(TypedDict):
 
 @dataclass(frozen=True)
 class TextEmbedding:
-    """A description of how the hidden states of a text become its vector.
-
-    The description is saved in config.json, in the section `pretune`, and read from the modules of a sentence-transformers folder.
+    """A description of how a text's hidden states become its embedding: pooling, then layers (sentence-transformers).
 
     >>> TextEmbedding(("mean",), (NormalizeSpec(),)).width(384)
     384
@@ -193,7 +191,7 @@ class TextEmbedding:
 
     @property
     def prompt(self) -> str:
-        """Return the default prompt, which is prepended to every text unless another one is chosen; '' for none."""
+        """Return the default prompt, which is prepended to every text unless another is chosen; '' if there is none."""
         return "" if self.default_prompt_name is None else self.find_prompt(self.default_prompt_name)
 
     def find_prompt(self, name: str) -> str:
@@ -204,23 +202,23 @@ class TextEmbedding:
 
     @property
     def has_parameters(self) -> bool:
-        """Return whether some transform after the pooling has trainable parameters."""
+        """Return whether the layers after the pooling have trainable parameters."""
         return any(isinstance(part, DenseSpec | LayerNormSpec) for part in self.transforms)
 
     @property
     def normalized(self) -> bool:
-        """Return whether text vectors are normalized to unit length."""
+        """Return whether text embeddings are normalized to unit length."""
         last = [part for part in self.transforms if not isinstance(part, DropoutSpec)][-1:]
         return last == [NormalizeSpec()] and self.truncate_dim is None
 
     def with_options(self, pooling: str | None = None, normalize: bool = False) -> Self:
-        """Return a copy of the description with another pooling, such as `start+mean`, or with vectors of unit length."""
+        """Return a copy of this description with another pooling, such as `start+mean`, or with unit-length vectors."""
         modes = tuple(pooling.split("+")) if pooling else self.pooling
         further = (NormalizeSpec(),) if normalize and not self.normalized else ()
         return replace(self, pooling=modes, transforms=(*self.transforms, *further))
 
     def width(self, hidden: int) -> int:
-        """Return the size of the vectors of texts, given the width of the hidden states."""
+        """Return the size of text embeddings, given the width of the hidden states."""
         width = hidden * len(self.pooling)
         for part in self.transforms:
             width = part.width(width)
@@ -234,7 +232,7 @@ class TextEmbedding:
         return facts | ({"prompts": named} if named else {})
 
     def write(self) -> dict[str, Any]:
-        """Return the description as a mapping for config.json, without default values."""
+        """Return this description of a text embedding as a mapping for config.json, without default values."""
         transforms = [{"kind": part.kind, **asdict(part)} for part in self.transforms]
         content = {**asdict(self), "pooling": list(self.pooling), "transforms": transforms}
         defaults = asdict(TextEmbedding()) | {"transforms": [], "pooling": None}
@@ -242,7 +240,7 @@ class TextEmbedding:
 
     @classmethod
     def read(cls, content: Any, where: str) -> Self:
-        """Build the description from the result of `write`; `where` names the file in error messages."""
+        """Build a text embedding's description from a mapping in config.json; `where` names the file in errors."""
         entry = validate_schema(content, TextEmbeddingEntry, f"{where}: embedding")
         if unknown := sorted(content.keys() - TextEmbeddingEntry.__annotations__.keys()):
             raise PretuneError(f"{where}: embedding has the unknown keys {', '.join(unknown)}; remove them")
@@ -253,7 +251,7 @@ class TextEmbedding:
 
 
 class TextEmbeddingHead(nn.Module):
-    """The head that turns the hidden states of texts into their vectors."""
+    """The head that turns the hidden states of texts into their embeddings."""
 
     def __init__(self, embedding: TextEmbedding, hidden: int) -> None:
         super().__init__()
@@ -262,7 +260,7 @@ class TextEmbeddingHead(nn.Module):
         self.transforms = nn.ModuleList(part.build() for part in embedding.transforms)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """Return the vectors of texts, given the hidden states of their tokens: (n, hidden) → (sequences, width)."""
+        """Return text embeddings, given the hidden states of tokens: (n, hidden) → (sequences, width)."""
         prompt = None if self.embedding.include_prompt else packed.columns.get(PROMPT_COLUMN)
         included = None if prompt is None else prompt == 0
         vectors = torch.cat([pool(states, packed, mode, included) for mode in self.embedding.pooling], -1)
@@ -301,7 +299,7 @@ class NormalizeLayer(nn.Module):
 
 
 def check_width(part: str, expected: int, width: int) -> int:
-    """Return `width`, the size of vectors, or raise an error if the transform `part` expects another size."""
+    """Return `width`, the size of embeddings, or raise an error if the transform `part` expects another size."""
     if expected != width:
         raise PretuneError(
             f"the {part} of the text embedding expects vectors of size {expected}, but gets vectors of size {width}; "

@@ -1,7 +1,4 @@
-"""Structured pruning: layers from which attention heads or feed-forward units can be removed.
-
-The rows and columns of a removed unit are cut out of the weight matrices.
-"""
+"""Structured pruning: layers whose attention heads or feed-forward units can be cut out of the weight matrices."""
 
 from __future__ import annotations
 
@@ -15,29 +12,26 @@ from pretune.nn.linear import Linear
 
 
 class Prunable(ResidualBranch):
-    """The base class of layers with units (attention heads, feed-forward units) that can be removed.
-
-    A unit has `unit_width` rows in each matrix of the input projections, and as many columns of the output matrix.
-    """
+    """The base class of layers whose units (attention heads or feed-forward units) can be removed."""
 
     output: Linear
 
     @property
     def units(self) -> int:
-        """Return the current number of prunable units (heads or feed-forward units)."""
+        """Return the current number of prunable units (attention heads or feed-forward units) of a layer."""
         raise NotImplementedError
 
     @property
     def unit_width(self) -> int:
-        """Return the number of columns of the output matrix that belong to each prunable unit."""
+        """Return how many columns of the output matrix belong to each prunable unit, such as an attention head."""
         raise NotImplementedError
 
     def unit_projections(self) -> list[Linear]:
-        """Return the input projections, whose rows belong to prunable units (heads or feed-forward units)."""
+        """Return the input projections, whose rows belong to prunable units (attention heads or feed-forward units)."""
         raise NotImplementedError
 
     def keep_units(self, kept: Sequence[int]) -> None:
-        """Remove all units but those with the indices `kept`."""
+        """Remove all units (attention heads or feed-forward units) of a layer but those with the indices `kept`."""
         chosen, width = torch.as_tensor(kept, dtype=torch.long), self.unit_width
         for linear in self.unit_projections():
             keep_rows(linear, chosen, width)
@@ -52,16 +46,16 @@ class PrunableHeads(Prunable):
 
     @property
     def units(self) -> int:
-        """Return the number of heads."""
+        """Return the number of attention heads of the layer."""
         return self.heads
 
     @property
     def unit_width(self) -> int:
-        """Return the width of a head."""
+        """Return the width of each attention head."""
         return self.head_width
 
     def keep_units(self, kept: Sequence[int]) -> None:
-        """Remove all heads but those with the indices `kept`."""
+        """Remove all attention heads but those with the indices `kept`."""
         super().keep_units(kept)
         self.heads = len(kept)
 
@@ -73,21 +67,21 @@ class PrunableUnits(Prunable):
 
     @property
     def units(self) -> int:
-        """Return the number of inner units."""
+        """Return the number of inner units of the feed-forward network."""
         return self.output.in_features
 
     @property
     def unit_width(self) -> int:
-        """Return 1: each inner unit is one input of the output matrix."""
+        """Return 1, as each inner unit of a feed-forward network is one column of its output matrix."""
         return 1
 
     def unit_projections(self) -> list[Linear]:
-        """Return the projection to the inner units, from which the rows of pruned units are removed."""
+        """Return the first matrix of the feed-forward network, from which the rows of pruned units are removed."""
         return [self.inner]
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Remove all outputs of a linear layer but the groups of `width` at the indices `kept`, in each stacked matrix."""
+    """Keep only some outputs of a linear layer: groups of `width` rows at indices `kept`, in each stacked matrix."""
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)
@@ -96,7 +90,7 @@ def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
 
 
 def keep_columns(linear: Linear, kept: Tensor, width: int) -> None:
-    """Remove all inputs of a linear layer but the groups of `width` at the indices `kept`."""
+    """Keep only some inputs of a linear layer: groups of `width` columns at the indices `kept`."""
     weight = linear.weight
     parts = weight.detach().view(weight.shape[0], -1, width)
     taken = parts.index_select(1, kept.to(weight.device)).flatten(1)

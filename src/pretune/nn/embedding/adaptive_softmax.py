@@ -20,14 +20,14 @@ from pretune.packed import Packed
 
 
 class AdaptiveEmbeddings(nn.Module):
-    """Adaptive token embeddings: vectors of width `vectors`, `shrink` times narrower in each rarer cluster."""
+    """Adaptive token embeddings: vectors of width `vectors`, and `shrink` times narrower in each rarer cluster."""
 
     positions: None = None
 
     def __init__(
         self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
     ) -> None:
-        """Build the layer; `cutoffs` are the ids of the first tokens of all clusters but the first."""
+        """Build the layer; each of `cutoffs` is the id of the first token of a cluster, from the second cluster on."""
         super().__init__()
         self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
         widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
@@ -40,7 +40,7 @@ class AdaptiveEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the token vectors of the first cluster (frequent tokens) only."""
+        """Return the embedding table of the first cluster, the most frequent tokens."""
         return self.tables[0]
 
     def forward(self, packed: Packed) -> Tensor:
@@ -56,14 +56,14 @@ class AdaptiveEmbeddings(nn.Module):
 
 
 class AdaptiveHead(nn.Module):
-    """A language model head that returns log probabilities as logits, with the vectors of an adaptive embedding.
+    """An adaptive softmax head that returns log probabilities and shares the vectors of an adaptive embedding.
 
-    Its projection to the first cluster is separate; those to the others are shared with the embedding. All clusters are
-    computed for all states: rare tokens are cheaper only because their vectors are narrow.
+    The projection for the first cluster is separate; those of the others are shared with the embedding. All clusters
+    are computed for all states: rare tokens are cheaper only because their vectors are narrow.
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Build the head for an adaptive embedding, and initialize its own matrices with standard deviation `deviation`."""
+        """Build the head for an adaptive embedding; its own weights start with standard deviation `deviation`."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
@@ -76,17 +76,17 @@ class AdaptiveHead(nn.Module):
         self.vocabulary = embed.vocabulary
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights that each target's hidden state is multiplied with, for counting FLOPs."""
+        """Return the number of weights that each target token is multiplied with, for counting FLOPs."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
         return self.project.numel() + clusters + tables + sum(x.numel() for x in self.projections())
 
     def projections(self) -> list[Tensor]:
-        """Return the projections (width, vectors) from hidden states to each cluster but the first."""
+        """Return the projections (width, vectors) of hidden states for all clusters but the first."""
         return list(self.embed.projects[1:].parameters())
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Compute log probabilities from states (m, width) and the vectors of the first cluster: (m, vocabulary)."""
+        """Return log probabilities (m, vocabulary) of hidden states; `tokens` is the first cluster's vector table."""
         kind = states.dtype
         narrow = states @ self.project.to(kind)
         first = F.linear(narrow, tokens.to(kind), self.biases[0].to(kind)).float()

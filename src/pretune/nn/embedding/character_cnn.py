@@ -59,10 +59,10 @@ class CharacterEmbeddings(nn.Module):
         activation: Callable[[Tensor], Tensor] = torch.relu,
         dropout: float = 0.0,
     ) -> None:
-        """Build the layer.
+        """Build the layer; `filters` are pairs of window size and number of filters.
 
-        `filters` are pairs of window size and number of filters; `vectors` is the width of a character vector; words have
-        `letters` characters; `vocabulary` is only the number of words that have distinct ids.
+        `vectors` is the width of a character vector, `letters` the number of characters per word; `vocabulary` is only
+        recorded.
         """
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
@@ -79,11 +79,11 @@ class CharacterEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the character vectors in place of token vectors, of which there are none."""
+        """Return the table of character vectors, which takes the place of a table of token vectors."""
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the vectors of tokens, computed from their characters: (n, letters) → (n, width)."""
+        """Return the vectors of words, computed from their characters: (n, letters) → (n, width)."""
         if "characters" not in packed.columns:
             raise PretuneError(
                 "this model reads the characters of words; use it with a tokenizer of the kind `characters`"
@@ -93,7 +93,7 @@ class CharacterEmbeddings(nn.Module):
         return self.dropout(self.words(characters[first]))[place]
 
     def words(self, characters: Tensor) -> Tensor:
-        """Return the vectors of distinct words, computed from the ids of their characters: (m, letters) → (m, width)."""
+        """Return vectors of distinct words, computed from their character ids: (m, letters) → (m, width)."""
         table = torch.cat([self.symbols.new_zeros(1, self.symbols.shape[1]), self.symbols])
         letters = F.embedding(characters, table).to(self.compute).transpose(1, 2)
         x = self.activation(torch.cat([filters(letters) for filters in self.filters], 1))
@@ -102,12 +102,12 @@ class CharacterEmbeddings(nn.Module):
         return self.project(x)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights of the filters to the sizes that determine the FLOPs, as if no word occurred twice."""
+        """Add the weights of the filters to `sizes`, from which the FLOPs of a model are computed."""
         sizes.matrices += self.filter_weights
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of one occurrence of each distinct row, (m,), and for each row which distinct row it is, (n,).
+    """Return the index of one occurrence of each distinct row, (m,), and the number of each row's distinct row, (n,).
 
     >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()

@@ -26,7 +26,7 @@ class LearnedPositions(nn.Module):
         return F.embedding(positions + self.first if self.first else positions, self.weight)
 
     def freeze_sinusoidal(self) -> None:
-        """Fill the table with sinusoidal encodings and freeze it, as published XLM and DistilBERT checkpoints store them."""
+        """Fill the table with sinusoidal encodings and freeze it, as in published XLM and DistilBERT checkpoints."""
         rows, width = self.weight.shape
         with torch.no_grad():
             self.weight.copy_(SinusoidalPositions(width)(torch.arange(rows, device=self.weight.device)))
@@ -34,13 +34,10 @@ class LearnedPositions(nn.Module):
 
 
 class AxialPositions(nn.Module):
-    """Axial position embeddings: the concatenated vectors of the row and column of a position in a grid (Kitaev et al., 2020).
-
-    Few vectors cover many positions: 512 + 1,024 vectors for 524,288 positions. A grid may have more axes.
-    """
+    """Axial position embeddings (Kitaev et al., 2020): concatenated vectors of a position's coordinates in a grid."""
 
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
-        """Build the tables, given the length of each axis and the width of its vectors."""
+        """Build one embedding table per axis of a grid, given the axis lengths `shape` and the vector widths."""
         super().__init__()
         self.max_positions = prod(shape)
         # Shaped as in published checkpoints: (rows, 1, width), (1, columns, width).
@@ -58,10 +55,7 @@ class AxialPositions(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoidal position encodings (Vaswani et al., 2017), with sines in even columns and cosines in odd ones.
-
-    With `halves`, the first half of the columns holds the sines and the second the cosines, as in Marian.
-    """
+    """Sinusoidal position encodings (Vaswani et al., 2017); with `halves`, all sines come before cosines (Marian)."""
 
     def __init__(self, width: int, halves: bool = False) -> None:
         super().__init__()
@@ -76,7 +70,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotary position embeddings (Su et al., 2021): columns i and i + d/2 of a head rotate by position · base^(-2i/d)."""
+    """Rotary position embeddings (Su et al., 2021): columns i, i + d/2 of a head rotate by position · base^(-2i/d)."""
 
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:
         super().__init__()
@@ -87,13 +81,13 @@ class RotaryPositions(nn.Module):
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines of the rotation angles of positions (n,), (n, d/2) each."""
+        """Return cosines and sines of the rotation angles of positions: (n,) → (n, d/2) each."""
         steps = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * self.base ** (-steps / self.head_width)
         return angles.cos(), angles.sin()
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """Return queries or keys, (n, heads, d), rotated in fp32 by angles with these cosines and sines."""
+        """Rotate queries or keys x, (n, heads, d), in fp32; `angles` are cosines and sines, (n, d/2) each."""
         cosine, sine = (part[:, None] for part in angles)  # the same for all heads
         first, second = x.float().chunk(2, dim=-1)
         rotated = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

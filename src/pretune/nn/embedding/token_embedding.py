@@ -24,7 +24,7 @@ class ColumnEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(values, width))
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the embeddings of the per-token feature, (n, width), or a tensor that broadcasts to that shape."""
+        """Return embeddings of a per-token feature such as language, (n, width) or broadcastable to that shape."""
         if self.column in packed.columns:
             return F.embedding(packed.columns[self.column], self.weight)
         return self.weight.new_zeros(()) if self.absent is None else self.weight[self.absent]
@@ -49,12 +49,12 @@ class Embeddings(nn.Module):
         word_dropout: float = 0.0,
         padding: int | None = None,
     ) -> None:
-        """Build the layer.
+        """Build the layer; `columns` are further embeddings to add (languages, tasks).
 
-        `columns` are further embeddings to add (languages, tasks); `scale` multiplies the token vectors only (√width in the
-        Transformer); `project` maps to states of another width; with `query`, tokens of the query stream, which are to be
-        predicted, share one learned vector (XLNet); `word_dropout` is the fraction of the vocabulary whose vectors are set to
-        0 in a step (Gal and Ghahramani, 2016); `padding` is the id of a token that positions do not count (MPNet).
+        `scale` multiplies the token vectors only (√width in the Transformer); `project` maps to states of another
+        width; with `query`, tokens of the query stream, which are to be predicted, share one learned vector (XLNet);
+        `word_dropout` is the fraction of the vocabulary whose vectors are set to 0 in a step (Gal and Ghahramani,
+        2016); `padding` is the id of a token that positions do not count (MPNet).
         """
         super().__init__()
         self.scale, self.padding = scale, padding
@@ -77,12 +77,12 @@ class Embeddings(nn.Module):
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of token vectors."""
+        """Return the vocabulary size: the number of rows in the token embedding table."""
         return self.tokens.shape[0]
 
     @property
     def width(self) -> int:
-        """Return the output width, which differs from that of token vectors if these are projected."""
+        """Return the width of the embeddings, after the projection if there is one."""
         return self.tokens.shape[1] if self.project is None else self.project.out_features
 
     def vectors(self, packed: Packed) -> Tensor:
@@ -125,7 +125,7 @@ def positions_without_padding(packed: Packed, padding: int) -> Tensor:
 
 
 class ProjectedEmbeddings(nn.Module):
-    """Embeddings that project the token embeddings of another network, given as the per-token column `vectors`."""
+    """Projected token embeddings of another network, which are given as the per-token feature `vectors`."""
 
     positions: None = None
 
@@ -135,5 +135,5 @@ class ProjectedEmbeddings(nn.Module):
         self.project = Linear(vectors, width) if vectors != width else nn.Identity()
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the projected embeddings of the other network: (n, vectors) → (n, width)."""
+        """Return the projected token embeddings of the other network: (n, vectors) → (n, width)."""
         return self.project(packed.columns["vectors"])

@@ -81,12 +81,11 @@ def _backward(
 
 
 def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the launch settings of a Triton kernel for rows of `width`, from `choices`, the best settings by width."""
+    """Return the launch settings of a Triton kernel for rows of `width`; `choices` maps widths to the best ones."""
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
 def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the block sizes and the number of warps of a Triton program, for rows of `width`."""
     block, choice = triton.next_power_of_2(width), launch_settings(width, choices)
     return {"width": width, "block": block, "rows": max(1, choice["held"] // block), "num_warps": choice["num_warps"]}
 
@@ -95,7 +94,7 @@ def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
 def add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, rate: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return norm(x + dropout(y)), (n, width), and for the backward pass the sum, and the mean and scale of each row."""
+    """Return norm(x + dropout(y)), (n, width), and what its backward pass needs: the sum, row means and row scales."""
     n, width = x.shape
     out, total = torch.empty_like(x), torch.empty_like(x)
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -117,7 +116,7 @@ def _(x, y, weight, bias, seed, salt, rate, eps):
 def add_norm_backward(
     slope: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, salt: int, rate: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x and y, (n, width) each, and of weight and bias, (2, width), given that of the output."""
+    """Return the gradients of x and y, (n, width), and of weight and bias, (2, width); `slope` is the output's."""
     n, width = total.shape
     grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)

@@ -13,7 +13,7 @@ BLOCK = 4096
 
 @triton.jit
 def is_kept(index, seed, least):
-    """Return whether dropout keeps the element at `index`: whether its hash with `seed` is at least `least`."""
+    """Return whether dropout keeps the element at `index`: whether its 24-bit hash with `seed` is at least `least`."""
     h = index ^ seed
     h = (h ^ ((h >> 16) & 0xFFFF)) * -2048144789
     h = h + seed * -1640531535
@@ -35,7 +35,7 @@ def _fill_factors(out_at, seed_at, salt, count, least, factor, block: tl.constex
 
 
 def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
-    """Return a mask of `count` elements, True for those that dropout keeps: those whose hash is at least `least`."""
+    """Return a random mask of `count` elements, True for those that dropout keeps: hash at least `least`."""
     out = torch.empty(count, dtype=torch.bool, device=seed.device)
     _fill[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, block=BLOCK)
     return out
@@ -44,7 +44,7 @@ def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
 def fill_factors(
     seed: Tensor, shape: tuple[int, ...], least: int, salt: int, factor: float, kind: torch.dtype
 ) -> Tensor:
-    """Return dropout multipliers: `factor` for elements whose hash is at least `least`, and 0 for the others."""
+    """Return dropout multipliers of dtype `kind`: `factor` for elements whose hash is at least `least`, else 0."""
     out = torch.empty(shape, dtype=kind, device=seed.device)
     count = out.numel()
     _fill_factors[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, factor, block=BLOCK)

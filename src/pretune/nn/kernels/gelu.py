@@ -108,7 +108,7 @@ def _(x: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretune::bias_gelu_backward", mutates_args=(), device_types="cuda")
 def bias_gelu_backward(slope: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x, (n, width), and of the bias, (width,), given that of the output, (n, width)."""
+    """Return the gradients of x, (n, width), and of the bias, (width,); `slope` is the gradient of the output."""
     n, width = x.shape
     grad = torch.empty_like(x)
     across = triton.cdiv(width, BACKWARD["columns"])
@@ -140,7 +140,7 @@ def _(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretune::gated_gelu_backward", mutates_args=(), device_types="cuda")
 def gated_gelu_backward(slope: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of x, (n, 2 · width), given that of the output, (n, width)."""
+    """Return the gradient of x, (n, 2 · width); `slope`, (n, width), is the gradient of the output."""
     n, width = x.shape[0], x.shape[1] // 2
     grad = torch.empty_like(x)
     grid = (triton.cdiv(n, BACKWARD["rows"]), triton.cdiv(width, BACKWARD["columns"]))

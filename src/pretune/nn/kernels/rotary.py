@@ -37,7 +37,7 @@ def _rotate(
 
 @torch.library.custom_op("pretune::rotate", mutates_args=(), device_types="cuda")
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor, sign: float) -> Tensor:
-    """Return (n, 3, heads, d) with queries and keys rotated by angles, (n, d / 2); a `sign` of -1 rotates back."""
+    """Return qkv (n, 3, heads, d) with rotary positions, given cosines and sines (n, d / 2); sign -1 rotates back."""
     n, _, heads, width = qkv.shape
     out = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     _rotate[(triton.cdiv(n, TOKENS),)](

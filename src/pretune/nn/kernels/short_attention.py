@@ -23,7 +23,7 @@ BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 @triton.jit
 def _bounds(first_at, last_at, rows, n, left, right):
-    """Return the first and last key that each query row attends to, and the range of keys that any row attends to."""
+    """Return the first and last key that each query in `rows` attends to, and the range of keys for all of them."""
     inside = rows < n
     first = tl.load(first_at + rows, mask=inside, other=1 << 30)
     last = tl.load(last_at + rows, mask=inside, other=0)
@@ -37,7 +37,7 @@ def _forward(
     qkv_at, out_at, level_at, first_at, last_at, n, scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Compute attention of a tile of queries of one head over `other` keys at a time, with base-2 logits."""
+    """Compute attention of `tile` queries of one head, reading `other` keys at a time; logits are base 2."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = head * width + tl.arange(0, width)[None, :]
@@ -75,7 +75,7 @@ def _backward(
     qkv_at, out_at, level_at, slope_at, grad_at, first_at, last_at, n, scale, plain_scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a tile of tokens: as keys and values, against some queries at a time; then as queries."""
+    """Compute the gradients of k and v, then of q, for `tile` tokens of one head, reading `other` tokens at a time."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = rows[:, None] < n
@@ -132,10 +132,10 @@ def _backward(
 def short_attention(
     qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute self-attention of tokens (n, 3, heads, d) in sequences that start at `first` (n,) and end before `last` (n,).
+    """Compute self-attention of tokens (n, 3, heads, d) in sequences from `first` (n,) to before `last` (n,).
 
-    `left` and `right` are how far a token may attend to each side. Returns (n, heads, d) and, for the backward pass, the log-sum-exp
-    of the logits, (heads, n).
+    A token attends to at most `left` tokens before and `right` after it. Returns (n, heads, d) and, for the backward
+    pass, the log-sum-exp of the logits, (heads, n).
     """
     n, _, heads, width = qkv.shape
     qkv = qkv.contiguous()
@@ -157,7 +157,7 @@ def short_attention_backward(
     slope: Tensor, qkv: Tensor, out: Tensor, level: Tensor, first: Tensor, last: Tensor,
     scale: float, left: int, right: int,
 ) -> Tensor:  # fmt: skip
-    """Return the gradient of queries, keys and values, (n, 3, heads, d), given that of the output, (n, heads, d)."""
+    """Return the gradient of `qkv`, (n, 3, heads, d), given the gradient `slope` of the output, (n, heads, d)."""
     n, _, heads, width = qkv.shape
     grad = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     grid = (triton.cdiv(n, BACKWARD["tile"]), heads)

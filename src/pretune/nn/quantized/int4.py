@@ -1,7 +1,4 @@
-"""Linear layers with int4 weights, two per byte, for generation; activations stay bf16.
-
-Each group of 32 weights in a row has a factor and an offset: w = factor · (n - 8) + offset.
-"""
+"""Linear layers with int4 weights, two per byte, w = factor · (n - 8) + offset per group of 32, and bf16 activations."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def fits_int4(linear: Linear) -> bool:
 
 
 def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize (rows, columns) to int4; return bytes (rows, columns / 2), and factor and offset per group, (rows, groups, 2).
+    """Quantize a matrix to int4: bytes (rows, columns / 2), and factor and offset of each group, (rows, groups, 2).
 
     >>> [tuple(x.shape) for x in to_int4(torch.randn(16, 64))]
     [(16, 32), (16, 2, 2)]
@@ -53,13 +50,13 @@ def unpack_int4(weight: Tensor) -> Tensor:
 
 
 class QuantizedLinear(nn.Module):
-    """The base class of linear layers with quantized weights, which have the sizes and the bias of another layer."""
+    """The base class of linear layers with quantized weights, built from a linear layer of the same shape."""
 
     weight: Tensor
     scale: Tensor
 
     def __init__(self, linear: Linear, weight: Tensor, scale: Tensor) -> None:
-        """Build the layer from another one, whose weights are quantized to `weight` and `scale`."""
+        """Build the layer from a linear layer, whose weights are quantized to `weight` with the factors `scale`."""
         super().__init__()
         self.in_features, self.out_features, self.stacked = linear.in_features, linear.out_features, linear.stacked
         self.register_buffer("weight", weight)
@@ -74,7 +71,7 @@ class Int4Linear(QuantizedLinear):
 
     @classmethod
     def from_linear(cls, linear: Linear) -> Int4Linear:
-        """Return a linear layer with its weights quantized to int4."""
+        """Quantize a linear layer to int4 weights."""
         check_int4()
         return cls(linear, *to_int4(linear.weight.detach()))
 

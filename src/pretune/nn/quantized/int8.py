@@ -1,15 +1,15 @@
 """Linear layers with int8 weights, using torch's kernels.
 
-`dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weight-only`: activations
-stay bf16 and only the weights are int8, which pays off in token-by-token generation; `int4`: the same with 4 bits
-(nn/quantized/int4.py). Kernels differ between machines and may be missing from a torch build; only this module deals with that.
+`dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weight-only`:
+activations stay bf16 and only the weights are int8, which pays off in token-by-token generation; `int4`: the same with
+4 bits. Kernels differ between machines and may be missing from a torch build; only this module deals with that.
 
-Why weights have 7 bits where integers are multiplied: x86 processors multiply unsigned activations (0 to 255) by signed weights
-(-128 to 127). With VNNI (`vpdpbusd`), four products are added in 32 bits. Without it (`vpmaddubsw`, AVX2 and AVX-512 up to
-Skylake), two products are added in 16 bits, and the sum saturates: 2 · 255 · 127 = 64,770 exceeds 32,767. This holds for fbgemm
-and oneDNN, which torch uses, and for ONNX Runtime; qnnpack and ARM instructions add in 32 bits. All three recommend halving the
-range of one factor (`reduce_range`; oneDNN: "Nuances of int8 computations"). Here it is always that of the weights: with at most
-64, 2 · 255 · 64 = 32,640 fits, so that a model folder gives the same answers on every processor.
+Why weights have 7 bits where integers are multiplied: x86 processors multiply unsigned activations (0 to 255) by signed
+weights (-128 to 127). Without VNNI (AVX2 and AVX-512 up to Skylake), two products are added in 16 bits, and the sum
+saturates: 2 · 255 · 127 = 64,770 exceeds 32,767. This holds for fbgemm and oneDNN, which torch uses, and for ONNX
+Runtime; all three recommend halving the range of one factor (`reduce_range`; oneDNN: "Nuances of int8 computations").
+Here it is always that of the weights: with at most 64, 2 · 255 · 64 = 32,640 fits, so that a model gives the same
+answers everywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENGINES = {"x86_64": X86, "AMD64": X86, "other": ("qnnpack", "onednn")}
 
 
 def choose_engine() -> str:
-    """Return torch's fastest int8 engine on this machine that multiplies integers exactly."""
+    """Return the name of torch's fastest int8 engine on this machine that multiplies integers exactly."""
     known = torch.backends.quantized.supported_engines
     wanted = ENGINES.get(platform.machine(), ENGINES["other"])
     found = next((engine for engine in wanted if engine in known and multiplies_exactly(engine)), None)
@@ -50,7 +50,7 @@ def choose_engine() -> str:
 
 @cache
 def multiplies_exactly(engine: str) -> bool:
-    """Return whether an int8 engine computes the exact product of the largest integers, for one row and for several."""
+    """Return whether an int8 engine of torch computes exact products of the largest integers."""
     weight = torch.full((32, 64), LARGEST_7_BIT, dtype=torch.int8)
     weight[1::2] *= -1
     rows = torch.ones(40, 64)
@@ -64,7 +64,7 @@ def multiplies_exactly(engine: str) -> bool:
 
 
 def check_kind(kind: str) -> None:
-    """Raise an error for a kind of quantized weights that is unknown or that this machine does not support."""
+    """Raise an error if a kind of quantized weights is unknown or not supported on this machine."""
     if kind not in QUANTIZATION_KINDS:
         raise PretuneError(f"unknown kind of quantized weights {kind!r}; choose from {', '.join(QUANTIZATION_KINDS)}")
     if kind == "dynamic":
@@ -84,7 +84,7 @@ class Int8Linear(QuantizedLinear):
 
     @classmethod
     def from_linear(cls, linear: Linear, kind: str) -> Int8Linear:
-        """Return a linear layer with its weights quantized to int8."""
+        """Quantize a linear layer to int8; the kind is `dynamic` (int8 activations, too) or `weight-only`."""
         check_kind(kind)
         largest = LARGEST_7_BIT if kind == "dynamic" else 127
         quantized = cls(linear, *quantize_rows(linear.weight.detach().float(), largest))
@@ -110,12 +110,12 @@ class Int8Linear(QuantizedLinear):
 
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
-    """Return the product of x and packed int8 weights, with x quantized by its range: (n, inputs) → (n, outputs)."""
+    """Multiply x, quantized by its range, with packed int8 weights: (n, inputs) → (n, outputs)."""
     return torch.ops.quantized.linear_dynamic(x, packed)
 
 
 def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> Any:
-    """Return int8 weights in the order that the kernels of an engine require."""
+    """Return int8 weights and bias in the memory layout that the kernels of an engine require."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine  # only while weights are packed: packed weights remember their engine
     try:
@@ -129,7 +129,7 @@ def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str)
 
 
 def replace_linears(module: nn.Module, kind: str) -> None:
-    """Replace all linear layers of a module by int8 ones, or by int4 ones where their shape allows it."""
+    """Replace the linear layers of a module by quantized ones of a kind: `dynamic`, `weight-only` or `int4`."""
     check_kind(kind)
     small = kind == "int4"
     for parent in list(module.modules()):

@@ -1,8 +1,8 @@
 """Quantization-aware training (Zafrir et al., 2019, *Q8BERT*): the forward pass uses rounded numbers.
 
-Gradients are straight-through. Weights and token embeddings are rounded by the range of each row. The inputs of linear layers are rounded by a learned range: an
-exponential moving average of their largest magnitude. The rounded weights and the learned ranges are kept, so that the int8 graph
-made from them computes what was trained.
+Gradients are straight-through. Weights and token embeddings are rounded by the range of each row, inputs of linear
+layers by a learned range: an exponential moving average of their largest magnitude. Rounded weights and learned ranges
+are kept, so that the int8 graph made from them computes what was trained.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIDDLE = 128  # the unsigned integer that represents 0 in activations
 
 
 def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
-    """Return x fake-quantized to integers up to `largest`, with scale range_ / largest and straight-through gradient.
+    """Round x to multiples of range_ / largest between -largest (or `smallest`) and largest; straight-through gradient.
 
     >>> [round(x, 4) for x in fake_quantize(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
     [0.3, 1.27]
@@ -35,14 +35,14 @@ def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: i
 
 
 class FakeQuantizedWeight(nn.Module):
-    """Fake quantization of a weight matrix to integers of at most `largest`, row by row."""
+    """Fake quantization of a weight matrix, row by row, to integers of magnitude at most `largest`."""
 
     def __init__(self, largest: int) -> None:
         super().__init__()
         self.largest = largest
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the weight matrix with each row rounded by its own range."""
+        """Return the weight matrix with each row fake-quantized by its own range."""
         return fake_quantize(weight, weight.detach().abs().amax(1, keepdim=True), self.largest)
 
 
@@ -56,7 +56,7 @@ class FakeQuantizedInput(nn.Module):
         self.register_buffer("largest", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input (…, inputs) rounded by the learned range, which is updated first in training."""
+        """Return the input (…, inputs) fake-quantized by the learned range, which training updates first."""
         if self.training:
             with torch.no_grad():
                 now = x.abs().amax().float()
@@ -67,19 +67,19 @@ class FakeQuantizedInput(nn.Module):
 
 
 class FixedRange(nn.Module):
-    """Fake quantization of the input of a linear layer by a fixed range, with an operator that ONNX supports."""
+    """Fake quantization of a linear layer's input by a fixed range, with an operator that ONNX supports."""
 
     def __init__(self, largest: float) -> None:
         super().__init__()
         self.scale = max(largest / LARGEST, 1e-12)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input (…, inputs) rounded by the fixed range."""
+        """Return the input (…, inputs) fake-quantized by the fixed range."""
         return torch.fake_quantize_per_tensor_affine(x, self.scale, MIDDLE, 0, 255)
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield each submodule with a weight to quantize, the weight's name, and the largest integer to round to."""
+    """Yield each submodule with a weight to quantize, the name of the weight, and the largest integer for it."""
     for child in list(module.modules()):
         if isinstance(child, Linear):
             yield child, "weight", LARGEST_7_BIT
@@ -91,7 +91,7 @@ def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def named_linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
-    """Return the paths and linear layers of a module; shared layers appear once."""
+    """Return the paths and linear layers of a module; a layer that is used twice appears once."""
     return ((path, child) for path, child in module.named_modules() if isinstance(child, Linear))
 
 
@@ -104,7 +104,7 @@ def add_fake_quantization(module: nn.Module) -> None:
 
 
 def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
-    """Make the rounded weights permanent, and return the learned input ranges by the paths of the linear layers."""
+    """Make the rounded weights permanent, and return the learned input range of each linear layer by its path."""
     ranges = {path: linear.input_quantizer for path, linear in named_linears(module)}
     for child, name, _ in _parts(module):
         if parametrize.is_parametrized(child, name):
@@ -115,7 +115,7 @@ def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
 
 
 def set_input_ranges(module: nn.Module, ranges: Mapping[str, float]) -> None:
-    """Make the linear layers of a module round their inputs by learned ranges, given by path."""
+    """Make linear layers fake-quantize their inputs by fixed ranges; `ranges` maps the path of a layer to its range."""
     for path, linear in named_linears(module):
         if ranges.get(path):
             linear.input_quantizer = FixedRange(ranges[path])
