@@ -9,8 +9,7 @@ from torch import Tensor, nn
 class BatchNorm(nn.Module):
     """Batch normalization (Ioffe and Szegedy, 2015) whose statistics exclude padding rows.
 
-    The running statistics are averages over the first batches, and exponential moving averages later. A batch with a
-    single row is normalized by the running statistics.
+    The running statistics, which normalize a batch of one row, are exponential moving averages after the first batches.
 
     >>> BatchNorm(1)(torch.tensor([[1.0], [3.0]])).flatten().tolist()
     [-0.9999949932098389, 0.9999949932098389]

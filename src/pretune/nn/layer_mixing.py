@@ -122,9 +122,13 @@ class LayerFeatures(nn.Module):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {suggest(value, choices)}")
         if mixed_widths and layers in ("mix", "elmo", "sum4", "concat4"):
-            raise PretuneError(f"{layers} needs layers of one width, but this model's differ; choose last or second")
+            raise PretuneError(
+                f"features {layers!r} need layers of one width, but those of this model differ; choose 'last'"
+            )
         if layers in ("sum4", "concat4") and depth < 4:
-            raise PretuneError(f"{layers} needs four layers, but this model has {depth}; choose mix or second")
+            raise PretuneError(
+                f"features {layers!r} need four layers, but this model has {depth}; choose 'mix' or 'second'"
+            )
         self.layers, self.keep = layers, KEPT_LAYERS[layers]
         if layers in ("mix", "elmo"):
             self.mix = ScalarMix(depth + 1)

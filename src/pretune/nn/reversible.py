@@ -70,10 +70,7 @@ class ReversibleLayer(nn.Module):
 def run_reversible(
     layers: Sequence[ReversibleLayer], contexts: Sequence[AttentionContext], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:
-    """Run reversible layers with x, (n, width), as both residual streams; return the states after the `wanted` layers.
-
-    Layers are numbered from 1. The states are both streams concatenated, (n, 2 · width) fp32.
-    """
+    """Run reversible layers on x (n, width); return the states, (n, 2 · width) fp32, after layers `wanted` (from 1)."""
     parameters = [p for layer in layers for branch in (layer.attention, layer.feed_forward) for p in _trainable(branch)]
     return list(_Stack.apply(layers, contexts, wanted, x.dtype, x.float(), *parameters))  # type: ignore[no-untyped-call]
 

@@ -46,5 +46,6 @@ def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
         if isinstance(part, SelfAttention):
             return module, part
     raise PretuneError(
-        "attention weights can only be distilled between models with plain self-attention; leave `attention` out"
+        "attention weights can only be distilled between models with plain self-attention; "
+        "remove `attention` from the terms that the distillation matches"
     )

@@ -1,8 +1,4 @@
-"""BigBird's attention (Zaheer et al., 2020): blocks attend to neighbors, the ends of a text and random blocks.
-
-Random blocks are drawn for every layer, head and block of queries, without replacement, from all blocks of the sequence
-that the block does not attend to otherwise; they are the same in training and evaluation.
-"""
+"""BigBird's attention (Zaheer et al., 2020): blocks attend to neighbors, the ends of a text and random blocks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Attention within chunks of a sequence and to the chunks before them.
-
-Time and memory grow with tokens times chunk size, not with the square of the length. The tokens may be reordered before they are
-split into chunks, even in several ways (LSH attention has one order per round of hashing).
-"""
+"""Attention within chunks of a sequence and to the chunks before them; time and memory are linear in the length."""
 
 from __future__ import annotations
 
@@ -43,10 +39,7 @@ class Chunks:
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return the indices of each chunk and of the `before` chunks before it, (rounds · count, before + 1).
-
-        The chunks of all hashing rounds of a sequence form a ring: the very last chunk precedes the very first one.
-        """
+        """Return the index of each chunk after those of the `before` previous ones: (rounds · count, before + 1)."""
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
@@ -59,7 +52,9 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
     """Split the packed sequences of an attention call into chunks of `size` tokens, once for all layers."""
     side = layout.queries
     if layout.keys is not side:
-        raise PretuneError("chunked attention is self-attention only; it supports neither memory nor a cache")
+        raise PretuneError(
+            "chunked attention supports neither cross-attention, memory nor a cache; choose another attention"
+        )
     name = ("chunks", size)
     if name not in side.cache:
         side.cache[name] = _cut(side, size)

@@ -1,8 +1,7 @@
 """The block mask of flex_attention: which blocks of keys each block of queries attends to.
 
-The pattern is not evaluated for pairs of tokens but for pairs of blocks (see `interval_arithmetic`). Blocks that may contain a
-visible pair are listed, so that the cost of windows, global tokens and block patterns is that of the listed blocks. Blocks in
-which all pairs are visible are listed separately, as their mask need not be evaluated. Shapes depend on the capacities only.
+The pattern is evaluated not for pairs of tokens but for pairs of blocks (see `interval_arithmetic`). Blocks in which
+some pairs may be visible and blocks in which all are visible are listed separately, as the latter need no mask.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return two masks of pairs of blocks: where some query may attend to some key, and where all may attend to all.
-
-    Both are (heads, query blocks, key blocks); `heads` is 1 where all heads have the same pattern.
-    """
+    """Return two masks (heads, query blocks, key blocks): some query may attend to some key; all attend to all."""
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
     # The sequences that two blocks have in common, usually one: any others lie entirely within one of the blocks.
     first = torch.maximum(queries.first[:, None], keys.first)

@@ -1,8 +1,7 @@
 """A key-value cache for incremental decoding: a step computes the keys and values of the new tokens only.
 
-Every attention layer of a stack has preallocated slots, (sequences, slots, heads, d), which are filled from the front, as many
-as each sequence needs. A forward pass with a cache begins with `layout`; then each attention layer in turn appends its new keys
-and values (`extend`) and gets those of all tokens. Cross-attention computes those of the source only once (`source_keys_values`).
+A forward pass with a cache begins with `layout`; then each attention layer in turn appends its new keys and values
+(`extend`) and gets those of all tokens. Cross-attention computes those of the source only once (`source_keys_values`).
 """
 
 from __future__ import annotations

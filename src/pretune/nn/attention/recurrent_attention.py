@@ -44,7 +44,8 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         if score in ("dot", "scaled", "cosine") and queries != keys:
             raise PretuneError(
-                f"{score} attention needs states of one width, not {queries} and {keys}; choose multiplicative or additive"
+                f"{score} attention needs queries and keys of the same width, not {queries} and {keys}; "
+                "choose multiplicative or additive attention"
             )
         self.score, self.reach, self.window = score, reach, window
         if score == "multiplicative":

@@ -1,9 +1,4 @@
-"""The attention function.
-
-    attend(q, k, v, layout, pattern, score=None, scale=None)
-
-q is (n, heads, d), k and v are (m, heads, d). The layout says which tokens belong to one sequence, the pattern which keys a query
-may attend to, and the score modifies the logits. Four implementations compute the same:
+"""The attention function `attend`, which has four implementations that compute the same:
 
 - dense: padded scaled-dot-product attention; used on the CPU, and the reference for the others.
 - flash: PyTorch's variable-length kernel, for plain patterns without a score, in half precision on CUDA.

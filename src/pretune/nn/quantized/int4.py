@@ -1,4 +1,4 @@
-"""Linear layers with int4 weights, two per byte, w = factor · (n - 8) + offset per group of 32, and bf16 activations."""
+"""Linear layers with int4 weights, two per byte, w = factor · (n - 8) + offset per 32 weights, and bf16 activations."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Int8Linear(QuantizedLinear):
             if self.packed_weight is None:
                 if int(self.weight.int().abs().max()) > LARGEST_7_BIT:
                     raise PretuneError(
-                        "these int8 weights use 8 bits, which gives wrong results on some processors; quantize the model anew"
+                        "these int8 weights exceed 7 bits, which gives wrong results on some processors; quantize the model again"
                     )
                 self.packed_weight = pack_weight(self.weight, self.scale, self.bias, choose_engine())
             return linear_dynamic(x.float(), self.packed_weight).to(x.dtype)
