@@ -153,8 +153,7 @@ def initialize(module: Module, deviation: float = 0.02, output_scale: float = 1.
     """Initialize a module as BERT does: weights and embeddings from a truncated normal distribution, biases 0.
 
     The distribution is cut off at two standard deviations. `output_scale` multiplies the output matrix of every
-    residual branch: GPT-2 scales it down, because many branches add to the residual stream; with 0, a layer starts as
-    the identity.
+    residual branch: GPT-2 scales it down, because many branches add up; with 0, a layer starts as the identity.
     """
     return _apply(_TruncatedNormal(deviation, output_scale), module)
 
@@ -162,8 +161,7 @@ def initialize(module: Module, deviation: float = 0.02, output_scale: float = 1.
 def initialize_by_fan_in(module: Module, factor: float = 1.0) -> Module:
     """Initialize a module as T5 does: weights with standard deviation 1 / √inputs, token embeddings with 1, biases 0.
 
-    Where attention does not scale its logits, its query matrix starts smaller instead. `factor` multiplies all
-    deviations.
+    Query matrices start smaller where attention does not scale its logits; `factor` multiplies all deviations.
     """
     return _apply(_FanIn(factor), module)
 

@@ -48,7 +48,7 @@ class ScalarMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, layers: list[Tensor]) -> Tensor:
-        """Mix layers, (n, width) each, into (n, width).
+        """Return the learned weighted sum of layers, (n, width) each: (n, width).
 
         >>> ScalarMix(2)([torch.zeros(1, 3), torch.ones(1, 3)]).tolist()
         [[0.5, 0.5, 0.5]]
@@ -66,7 +66,7 @@ class BiLSTM(nn.Module):
 
     @exclude_from_compile  # the layout depends on the lengths
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Return the concatenated states of both directions: (n, inputs) → (n, 2 · width)."""
+        """Return the concatenated LSTM states of both directions: (n, inputs) → (n, 2 · width)."""
         if not len(packed):
             return x.new_zeros(0, 2 * self.ahead.outputs)
         rows, reverse = TimeMajorRows.make(replace(packed, columns={})), reverse_index(packed)
@@ -122,13 +122,9 @@ class LayerFeatures(nn.Module):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {suggest(value, choices)}")
         if mixed_widths and layers in ("mix", "elmo", "sum4", "concat4"):
-            raise PretuneError(
-                f"features {layers!r} need layers of one width, but those of this model differ; choose 'last'"
-            )
+            raise PretuneError(f"{layers!r} needs layers of one width, but this model's layers differ; choose 'last'")
         if layers in ("sum4", "concat4") and depth < 4:
-            raise PretuneError(
-                f"features {layers!r} need four layers, but this model has {depth}; choose 'mix' or 'second'"
-            )
+            raise PretuneError(f"{layers!r} needs four layers, but this model has {depth}; choose 'mix' or 'second'")
         self.layers, self.keep = layers, KEPT_LAYERS[layers]
         if layers in ("mix", "elmo"):
             self.mix = ScalarMix(depth + 1)

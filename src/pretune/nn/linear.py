@@ -23,7 +23,7 @@ class Linear(nn.Linear):
         self.input_quantizer: nn.Module | None = None  # rounds the input in quantization-aware training
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer: (…, inputs) → (…, outputs)."""
+        """Apply the linear layer: (…, inputs) → (…, outputs)."""
         weight = self.weight.to(x.dtype)  # before the bias, so that exported graphs stay the same
         return F.linear(self.quantized(x), weight, None if self.bias is None else self.bias.to(x.dtype))
 

@@ -79,7 +79,7 @@ class Scale(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x multiplied by the constant."""
+        """Return hidden states x multiplied by the layer's constant."""
         return x * self.factor
 
 
@@ -115,7 +115,7 @@ class ResidualFeedForward(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """A linear classifier of tokens, after dropout and an optional transform (as in ModernBERT)."""
+    """A linear classifier of tokens, after an optional transform (as in ModernBERT) and dropout."""
 
     def __init__(self, width: int, outputs: int, transform: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()

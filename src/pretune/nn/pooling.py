@@ -21,8 +21,7 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
     means, the absolute difference and the product of these (Conneau et al., 2017).
 
     `included`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep
-    their positions. An empty sequence gives 0. Means are computed in fp32: half-precision sums would lose small
-    differences.
+    their positions. An empty sequence gives 0. Means are computed in fp32, as half precision is too coarse.
 
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()

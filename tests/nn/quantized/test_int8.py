@@ -85,7 +85,7 @@ def test_8_bit_weights_raise_an_error() -> None:
     linear, x = random_linear()
     made = Int8Linear.from_linear(linear, "dynamic")
     made.weight, made.scale = quantize_rows(linear.weight)
-    with pytest.raises(PretuneError, match="quantize the model anew"):
+    with pytest.raises(PretuneError, match="quantize the model again"):
         made(x)
 
 

@@ -27,8 +27,8 @@ class BlockSparseAttention(ResidualBranch):
     """BigBird's sparse self-attention over blocks of `size` tokens.
 
     The first and the last block of a sequence attend to all blocks and are attended to by all. Every other block
-    attends to itself, to its two neighbors and to `random` random blocks. As in `transformers`, sequences of up to (5 +
-    2 · `random`) · `size` tokens use full attention.
+    attends to itself, to its two neighbors and to `random` random blocks. Short sequences, of up to 5 + 2 · `random`
+    blocks, use full attention.
     """
 
     numbers: Tensor

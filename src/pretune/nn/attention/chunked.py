@@ -39,7 +39,7 @@ class Chunks:
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return the index of each chunk after those of the `before` previous ones: (rounds · count, before + 1)."""
+        """Return, for each chunk, the indices of the `before` chunks before it and its own, cyclically per sequence."""
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
@@ -52,9 +52,7 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
     """Split the packed sequences of an attention call into chunks of `size` tokens, once for all layers."""
     side = layout.queries
     if layout.keys is not side:
-        raise PretuneError(
-            "chunked attention supports neither cross-attention, memory nor a cache; choose another attention"
-        )
+        raise PretuneError("chunked attention supports neither memory nor a cache; choose another kind of attention")
     name = ("chunks", size)
     if name not in side.cache:
         side.cache[name] = _cut(side, size)

@@ -54,7 +54,7 @@ def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return two masks (heads, query blocks, key blocks): some query may attend to some key; all attend to all."""
+    """Return masks of block pairs, (heads, query blocks, key blocks): where any token may attend, and where all may."""
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
     # The sequences that two blocks have in common, usually one: any others lie entirely within one of the blocks.
     first = torch.maximum(queries.first[:, None], keys.first)

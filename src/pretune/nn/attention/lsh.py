@@ -26,7 +26,7 @@ from pretune.runtime.arrays import Array
 
 
 class LSHAttention(ResidualBranch):
-    """Self-attention within chunks of tokens sorted by hash bucket; tokens attend to themselves only if they must."""
+    """LSH self-attention (Reformer): tokens sorted by hash bucket attend within chunks of the sorted sequence."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return attention weights (b, q, k); `real` (b, k) masks padding, `positions` (b, q) center local weights."""
+        """Return attention weights (b, q, k); `real` (b, k) is False for padding, `positions` are the decoder's."""
         logits = self.compare(queries, prepared).float()
         visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)

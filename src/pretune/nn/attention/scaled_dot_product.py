@@ -270,8 +270,8 @@ def _masks(
     """Return the attention mask (b, 1, Lq, Lk) of a padded group, and the mask (b, 1, Lq, 1) of queries without keys.
 
     The first is None if all queries attend to all keys, the second if every query has a key. Patterns that differ
-    between heads have one mask per head. Queries without a key attend to all keys in the first mask: an empty softmax
-    is NaN.
+    between heads have one mask per head. Queries without keys attend to all in the first mask, as an empty softmax is
+    NaN.
     """
     name = ("masks", pattern.name, group_number)
     if name in layout.cache:

@@ -27,8 +27,8 @@ class ScoreModBuilder(Protocol):
 class TransformerXLScore(nn.Module):
     """The position term of Transformer-XL and XLNet: (q + u) · W r(query − key), with sinusoidal r.
 
-    With `segments`, XLNet's segment term is added: (q + s) · e(same segment or not); without a column `segment`, all
-    tokens are of one segment, which changes nothing. Distances are clipped at `max_distance`.
+    With `segments`, XLNet's segment term is added for batches with a feature `segment`: (q + s) · e(same segment or
+    not). Distances are clipped at `max_distance`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TransformerXLScore(nn.Module):
         self.has_unused_parameters = segments  # some of its parameters are unused in some batches
 
     def reach(self, longest: int) -> int:
-        """Return the largest distance between tokens that the position term distinguishes in sequences of `longest`."""
+        """Return the largest distance that the position term distinguishes in sequences of up to `longest` tokens."""
         return min(longest, self.max_distance or longest)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:

@@ -61,8 +61,7 @@ class CharacterEmbeddings(nn.Module):
     ) -> None:
         """Build the layer; `filters` are pairs of window size and number of filters.
 
-        `vectors` is the width of a character vector, `letters` the number of characters per word; `vocabulary` is only
-        recorded.
+        `vectors` is the width of a character vector, `letters` the number of characters per word.
         """
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
