@@ -145,8 +145,7 @@ class RecurrentCells(nn.Module):
     ) -> None:
         """Build the layer; `projection` is the width that hidden states are projected to (ELMo).
 
-        `drop` is the fraction of recurrent weights dropped in a step (AWD-LSTM); `clip` bounds cell and projected
-        states.
+        `drop` is the fraction of recurrent weights dropped per step (AWD-LSTM); `clip` bounds cell and output states.
         """
         super().__init__()
         assert cell == "lstm" or not (projection or clip), "GRUs are neither projected nor clipped"
@@ -226,7 +225,7 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the LSTM or GRU on x, padded by the mask `real`, from a zero state, for export."""
+        """Run the LSTM or GRU on x, padded by the mask `real`, for export; the final states are not meaningful."""
         if self.clip is not None or self.weight_hr is not None:
             raise TypeError("clipped or projected states have no ONNX operator")
         inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
