@@ -56,7 +56,7 @@ _TERM = re.compile(
 def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
     """Parse an objective expression such as `mlm(mask_rate=0.3)+nsp` and return the mixture of its objectives.
 
-    `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
+    `tasks` has the options of tasks named as in `NAME: classify`; other keywords are options of all objectives.
 
     >>> str(parse_objective("mlm(mask_rate=0.3)+nsp"))
     'mlm+nsp'
@@ -79,13 +79,16 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def _split(text: str, mark: str) -> Iterable[str]:
-    """Split an expression at a character, except inside parentheses and quotes."""
+    """Split an expression at each character `mark` that is outside of parentheses and quotes."""
     quoted = r'"[^"]*"'
     return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
-    """Parse one term of an expression, such as `0.5*mlm(mask_rate=0.3)`, and return its weight and its objective."""
+    """Parse a term such as `0.5*mlm(mask_rate=0.3)`; return its weight and its objective.
+
+    `defaults` are options of all objectives, `tasks` those of named tasks, as in `NAME: classify`.
+    """
     match = _TERM.fullmatch(text)
     if match is None:
         raise PretuneError(
@@ -131,7 +134,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
 
 
 def _option(kind: type[Any], key: str, text: str) -> Any:
-    """Parse the value of an objective's option; raise an error if its type or range is wrong."""
+    """Parse the value `text` of option `key` of the objective class `kind`; raise an error if it is not valid."""
     hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
     if hint is str and not text.startswith(('"', "'")):
         return text
