@@ -113,17 +113,19 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             f"objective {quote(text)}: {quote(match['weight'])} is not a weight; give a number such as 0.5"
         ) from error
     if not (math.isfinite(weight) and weight >= 0):
-        raise PretuneError(f"objective {quote(text)}: a weight must be a finite number of 0 or more")
+        raise PretuneError(f"objective {quote(text)}: the weight is negative or not finite; give a number of 0 or more")
     objective: Any = kind(**options)
     if match["layers"] is not None:
         if not isinstance(objective, Task) or objective.uses_language_model_head:
             raise PretuneError(
-                f"objective {text!r}: {name} reads the last layer and cannot be followed by `on`; only tasks with a head of their own read other layers"
+                f"objective {text!r}: {name} reads the last layer only, because it has no head of its own; leave out `on {match['layers']}`"
             )
         objective = OnLayerFeatures(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     if match["own"] is not None:
         if not isinstance(objective, Task):
-            raise PretuneError(f"objective {text!r}: only tasks can be renamed, and {name} is not a task")
+            raise PretuneError(
+                f"objective {text!r}: only tasks can be renamed, and {name} is not a task; leave out the name {match['own']!r}"
+            )
         if match["own"] in OBJECTIVES:
             raise PretuneError(
                 f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"

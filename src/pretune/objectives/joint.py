@@ -27,7 +27,7 @@ class JointObjective:
         names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise PretuneError(
-                f"{self}: an objective appears more than once in a joint; give it a weight instead, as in 2*{names[0]}"
+                f"{self}: an objective appears more than once in the sum; give it a weight instead, as in 2*{names[0]}"
             )
         arranging = [part.name for part in parts if part.owns_arrangement]
         two_sided = [part.name for part in parts if part.two_sided]
@@ -48,7 +48,7 @@ class JointObjective:
             patterns = " and ".join(f"{part.name} {part.pattern.name}" for part in parts if part.pattern)
             problem = f"incompatible attention patterns ({patterns})"
         if problem:
-            raise PretuneError(f"{self}: {problem}; alternate them with |")
+            raise PretuneError(f"{self}: {problem}; alternate them with | instead of +")
 
     def __str__(self) -> str:
         return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)

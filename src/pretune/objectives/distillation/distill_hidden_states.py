@@ -102,7 +102,7 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
         own, theirs = int(numbers[1]), int(numbers[2])
         if not (1 <= own <= student and 1 <= theirs <= teacher):
             raise PretuneError(
-                f"layer map {text!r}: there is no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
+                f"layer map {text!r}: there is no pair {own}:{theirs}; choose student layers 1 to {student} and teacher layers 1 to {teacher}"
             )
         pairs.append((own, theirs))
     return tuple(pairs)
@@ -193,7 +193,7 @@ class DistillHidden(Objective):
         layout, found = self_layout(packed), []
         if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):
             raise PretuneError(
-                "attention can be matched only between single stacks of layers, not encoder-decoders; leave `attention` out"
+                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave `attention` out"
             )
         for own, layer in match.pairs:
             with torch.no_grad():

@@ -20,7 +20,7 @@ def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arran
     template = data.template.document_template
     text_length = length - template.num_special_tokens(pair=False)
     if text_length < 1:
-        raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
+        raise PretuneError(f"sequences of {length} tokens leave no room for text; set a greater batch.max_length")
     starts, lengths, documents = cut_documents(store, data.documents, text_length, draws)
     arrangement = Arrangement(store, data.tokenizer, template, starts[:, None], lengths[:, None])
     return resample_languages(arrangement, data, documents, draws)

@@ -78,7 +78,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         text_length = packing.length - template.num_special_tokens(pair=False) - (len(template.pair) - 1) * (most - 1)
         if text_length < most:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for {most} turns; choose a greater length"
+                f"sequences of {packing.length} tokens leave no room for {most} turns; set a greater batch.max_length"
             )
         cut = truncate_longest_first(spans, text_length)
         arrangement = Arrangement(

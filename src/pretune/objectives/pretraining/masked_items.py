@@ -42,7 +42,7 @@ class MaskedItem(TokenPrediction):
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut user histories into sequences, from the newest item backward; later epochs cut at other places."""
@@ -51,13 +51,13 @@ class MaskedItem(TokenPrediction):
             raise PretuneError("item reads user histories; give it a store of histories instead of labeled rows")
         if items < 2:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for two items; choose a greater length"
+                f"sequences of {packing.length} tokens leave no room for two items; set a greater batch.max_length"
             )
         begin, end = history_bounds(data.store, data.documents, self.num_held_out)
         if not len(begin):
             raise PretuneError(
-                f"item needs histories of {self.num_held_out + 2} items or more, of which the last {self.num_held_out} are held out for "
-                "evaluation, and the store has none; give it longer histories or a smaller `num_held_out`"
+                f"item needs histories of {self.num_held_out + 2} items or more (the last {self.num_held_out} are held out for "
+                "evaluation), and the store has none; give it longer histories or a smaller num_held_out"
             )
         sizes = end - begin
         shift = draws.integers(items // 2 + 1, "shift", begin) if draws.epoch else np.zeros_like(begin)

@@ -211,7 +211,7 @@ def check_replacements(name: str, masked: float, swapped: float) -> None:
     """Raise an error if the shares `masked`, of [MASK], and `swapped`, of random tokens, add up to more than 1."""
     if masked + swapped > 1 + 1e-9:
         raise PretuneError(
-            f"{name}: masked={masked:g} and swapped={swapped:g} add up to more than 1; lower one of them"
+            f"{name}: mask_replace_prob={masked:g} and random_replace_prob={swapped:g} add up to more than 1; lower one of them"
         )
 
 

@@ -73,12 +73,15 @@ class MLM(ReadsDocuments):
         if self.unit not in units:
             raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {suggest(str(self.unit), units)}")
         masking.check_positive_fractions(
-            self.name, rate=self.mask_rate, final_rate=self.final_mask_rate, stop=self.span_geometric_p
+            self.name,
+            mask_rate=self.mask_rate,
+            final_mask_rate=self.final_mask_rate,
+            span_geometric_p=self.span_geometric_p,
         )
         masking.check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
-                f"{self.name}: unit=phrase and phrases=FILE must be given together; find phrases in a store with: pretune phrases"
+                f"{self.name}: unit=phrase and phrases=FILE must be given together; `pretune phrases` writes such a file"
             )
         if self.phrases is not None:
             check_phrase_file(self.phrases)

@@ -115,7 +115,7 @@ class RTD(ReadsDocuments):
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate, generator_size=self.generator_size)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens; set the masked ones as targets of the generator, and all as targets of the discriminator."""
@@ -136,7 +136,7 @@ class RTD(ReadsDocuments):
         heads = self.generator_heads or max(1, width // 64)
         if width % heads:
             raise PretuneError(
-                f"rtd: the generator's width {width} is not divisible by {heads} heads; give a width and heads that match"
+                f"rtd: the generator's width {width} is not divisible by {heads} heads; change generator_hidden_size or generator_heads"
             )
         layers = self.generator_layers or sum("embed" not in name for name, _ in backbone.groups())
         return RTDHead(backbone, width, layers, heads)

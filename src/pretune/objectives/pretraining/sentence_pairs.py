@@ -77,13 +77,15 @@ def split_into_pairs(
     store = data.require_store(name)
     text_length = packing.length - data.template.num_special_tokens(pair=True)
     if text_length < 2:
-        raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; choose a greater length")
+        raise PretuneError(
+            f"sequences of {packing.length} tokens leave no room for two texts; set a greater batch.max_length"
+        )
     starts, lengths, documents = cut_documents(store, data.documents, text_length, draws, short, from_both_ends=True)
     first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
             f"{name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
-            "give it longer documents or choose a greater length"
+            "give it longer documents or set a greater batch.max_length"
         )
     begins = np.stack([starts, starts + first], axis=1)
     first = np.where(first > 0, first, lengths)

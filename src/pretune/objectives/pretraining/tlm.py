@@ -42,7 +42,7 @@ class TLM(ParallelText, TokenPrediction):
     shared_head: ClassVar[str] = "mlm"  # tlm and mlm share one output layer
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate)
         check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         super().__post_init__()
 

@@ -30,7 +30,7 @@ class TRTD(ParallelText, RTD):
     shared_head: ClassVar[str] = "rtd"  # rtd and trtd share one generator and one discriminator
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate, generator_size=self.generator_size)
         super().__post_init__()
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:

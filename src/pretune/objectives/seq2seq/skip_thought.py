@@ -68,7 +68,9 @@ class SkipThought(Seq2Seq):
         around = read.num_special_tokens(pair=False), written.num_special_tokens(pair=False) - 1
         most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
         if min(most) < 1:
-            raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; choose a greater length")
+            raise PretuneError(
+                f"sequences of {packing.length} tokens leave no room for text; set a greater batch.max_length"
+            )
         center = inner_sentences(store, data.documents)
         offsets = store.sentence_offsets
         triple = center[:, None] + np.array([0, -1, 1])

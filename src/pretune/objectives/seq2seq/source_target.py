@@ -106,7 +106,7 @@ def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws
     """Log how many pairs do not fit (`fits` is False), being too long or empty; raise an error if none fits."""
     if not fits.any():
         raise PretuneError(
-            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; choose a greater length"
+            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; set a greater batch.max_length"
         )
     if not fits.all() and draws.epoch == 0:
         log_info(
