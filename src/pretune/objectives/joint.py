@@ -74,7 +74,7 @@ class JointObjective:
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide an epoch's data into batches, as the objective with its own arrangement does, or else the first."""
+        """Divide an epoch's data into sequences and batches; one of the objectives decides how."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
@@ -148,7 +148,7 @@ class Mixture:
         return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
-        """Return a copy of the mixture in which the loss of `objective` is added to that of every batch."""
+        """Return a copy of the mixture that also computes the loss of `objective` on every batch."""
         return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:

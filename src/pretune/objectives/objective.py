@@ -114,7 +114,7 @@ class Export:
     heads: frozenset[str]
 
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict of the part to export, with the shared embedding, given that of the whole model."""
+        """Return the state dict of a separately saved part of a model, given the state dict of the whole model."""
         shared = {
             name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
         }
@@ -271,8 +271,8 @@ def map_logits_in_chunks(
 def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
     """Return the cross-entropy summed over targets, and log the number of correct predictions.
 
-    The share `smoothing` of a target is spread over all classes (Szegedy et al., 2016); log `plain` is the loss
-    without.
+    With label smoothing (Szegedy et al., 2016), the share `smoothing` of each target is spread over all classes, and
+    the cross-entropy without smoothing is logged as `plain`.
     """
     logits = logits.float()
     losses = F.cross_entropy(logits, targets.target, reduction="none")

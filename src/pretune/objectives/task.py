@@ -131,7 +131,7 @@ class Task(Objective):
         return table_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Read the examples of a file, given the column of each role; with `answered`, gold answers are required."""
+        """Read the examples of a file; `columns` maps roles to columns; with `answered`, gold answers are required."""
         raise NotImplementedError
 
     def fit(self, examples: Any) -> Self:
@@ -216,7 +216,7 @@ class Task(Objective):
         return {}
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
-        """Return the prompt format for in-context learning from labeled examples `rows`, with `settings` of a suite."""
+        """Return the prompt format for in-context learning, given labeled examples `rows` and a suite's `settings`."""
         raise NotImplementedError
 
     # -- demonstration ----------------------------------------------------------------------------------------------

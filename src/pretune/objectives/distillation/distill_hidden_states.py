@@ -58,7 +58,9 @@ class LayerMatch:
 
 
 def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ...]:
-    """Parse a distillation loss such as `100*hidden(skip)+embedding`; `student` and `teacher` are numbers of layers.
+    """Parse a distillation loss such as `100*hidden(skip)+embedding` into its terms.
+
+    `student` and `teacher` are the numbers of layers of both models.
 
     >>> parse_matches("100*hidden(skip)", 6, 12)[0].pairs
     ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))

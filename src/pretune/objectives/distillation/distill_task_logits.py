@@ -67,7 +67,7 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the KL divergence or squared error of logits and teacher probabilities `taught`, per row, (m,)."""
+        """Return the KL divergence or MSE between logits and teacher probabilities `taught`, (m, classes), as (m,)."""
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))

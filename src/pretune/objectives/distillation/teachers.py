@@ -21,7 +21,7 @@ class Teacher(Protocol):
 
 
 def frozen_copy(root: Any, device: torch.device) -> Any:
-    """Return a frozen copy of the model `root` on `device`, in bfloat16 on a GPU and in float32 elsewhere."""
+    """Return a frozen copy of the model `root` on `device`, with bfloat16 activations on a GPU, else float32."""
     copy = deepcopy(root).requires_grad_(False).eval().to(device)
     copy.set_activation_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return copy

@@ -40,7 +40,7 @@ class ReadsDocuments(Objective):
 
 
 def resample_languages(arrangement: Arrangement, data: Data, documents: Array, draws: EpochRandom) -> Arrangement:
-    """Resample the sequences of an arrangement so that small languages are more frequent; add a column `language`.
+    """Resample the sequences of an epoch so that small languages are more frequent; add a column `language`.
 
     `documents` (m,) gives the document of each sequence. With one language, the arrangement is returned unchanged.
     """
@@ -54,7 +54,7 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
 
 
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
-    """Return indices into `groups`, resampled so that the share of a group is proportional to its size to a power.
+    """Return indices into `groups`, resampled so that a group's share is proportional to its size to the power `power`.
 
     The total stays the same (Lample and Conneau, 2019). Undersampled groups lose other members in each epoch.
 

@@ -129,7 +129,7 @@ class BidirectionalEpoch:
 
 
 def direction_losses(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the summed cross-entropy and number of correct predictions of both reading directions, (2,) each."""
+    """Return the cross-entropy and the correct predictions, weighted by `weight` (m, 2), per direction, (2,) each."""
     logits = logits.float()
     losses = F.cross_entropy(logits, target, reduction="none")
     right = (logits.argmax(-1) == target).float()

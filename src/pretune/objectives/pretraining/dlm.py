@@ -94,7 +94,11 @@ class DLM(SequenceClassification, LearnsFromRows):
         return plan_epoch(arrangement, packing, draws)
 
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
-        """Exchange turns between windows `turn`, (m, k), in place; return labels (m,): 0 real, 1 fake, -1 unmatched."""
+        """Exchange a turn between matched windows, in place; return labels (m,): 0 real, 1 fake, -1 unmatched.
+
+        `turn` and `spans` (m, k) are the turns of each window and their lengths; `dialogue` numbers each turn's
+        dialogue.
+        """
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)
         drawn = turn[every, place]

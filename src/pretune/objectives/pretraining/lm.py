@@ -57,7 +57,7 @@ class LM(TokenPrediction):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new output layer over the vocabulary; raise an error if the model reads the other way."""
+        """Return a new output layer over the vocabulary; raise an error if the model reads in the wrong direction."""
         if self.backward != getattr(backbone, "backward", False):
             direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
             raise PretuneError(

@@ -82,7 +82,7 @@ def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> Maski
 
 
 def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
-    """Return known phrases, and every other word, as units to mask (Sun et al., 2019, ERNIE)."""
+    """Return the phrases in `known`, and every word outside of them, as units to mask (Sun et al., 2019, ERNIE)."""
     pieces = word_units(sequences)
     found = known.find(sequences.ids, pieces.first, pieces.sizes, run_starts(sequences, pieces))
     inside = np.zeros(len(found) + 1, dtype=np.int64)  # +1 where the later words of a phrase begin, -1 where they end
@@ -137,10 +137,10 @@ def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) 
 
 
 def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
-    """Shuffle the pieces bounds[i] to bounds[i + 1] of each sequence i; return sorted keys (k,), positions as low bits.
+    """Shuffle the pieces to mask (tokens or words) of each sequence; return sort keys (k,), with positions as low bits.
 
-    A piece (a word) starts at token `first` (k,); pieces with the same value in `unit` (k,), as of a span, stay
-    adjacent.
+    Pieces bounds[i] to bounds[i + 1] belong to sequence i and start at the tokens `first` (k,). Pieces with the same
+    value in `unit` (k,), such as the words of a span, stay adjacent.
     """
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
@@ -208,7 +208,7 @@ def check_positive_fractions(name: str, **shares: float | None) -> None:
 
 
 def check_replacements(name: str, masked: float, swapped: float) -> None:
-    """Raise an error if the shares `masked`, of [MASK], and `swapped`, of random tokens, add up to more than 1."""
+    """Raise an error if the shares `masked` (become [MASK]) and `swapped` (become random tokens) exceed 1 in total."""
     if masked + swapped > 1 + 1e-9:
         raise PretuneError(
             f"{name}: mask_replace_prob={masked:g} and random_replace_prob={swapped:g} add up to more than 1; lower one of them"
@@ -216,7 +216,7 @@ def check_replacements(name: str, masked: float, swapped: float) -> None:
 
 
 def geometric_weights(p: float, longest: int) -> Array:
-    """Return geometrically distributed weights (longest,) of the span lengths 1 to `longest` (SpanBERT)."""
+    """Return weights (longest,) of the span lengths 1 to `longest`: geometric with parameter `p` (SpanBERT)."""
     return p * (1 - p) ** np.arange(longest)
 
 

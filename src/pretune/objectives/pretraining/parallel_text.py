@@ -28,7 +28,7 @@ from pretune.text.tokenizers.template import Template
 class ParallelText(LearnsFromRows):
     """Base class of objectives that read a text and its translation as one sequence, each with its special tokens.
 
-    Options are the columns `text` and `pair` of a table, and `language_pair` (en-fr) if the files do not tell it.
+    `text` and `pair` are columns of a table; `language_pair` (en-fr) is needed unless file or column names tell it.
     """
 
     pattern: ClassVar[Pattern | None] = full

@@ -97,10 +97,11 @@ class RTDHead(nn.Module):
 class RTD(ReadsDocuments):
     """Replaced token detection: a share `mask_rate` of the tokens is masked and filled in by a generator.
 
-    The loss of the discriminator, which detects them, is multiplied by `discriminator_weight`. By default, the
-    generator has the backbone's number of layers, `generator_size` times its width, and one attention head per 64
-    units. As in the released code, special tokens are classified too, and a correct fill counts as original. As in the
-    paper, all chosen tokens become [MASK] (the released code leaves 15 % of them unchanged).
+    The loss of the discriminator, which classifies tokens as original or replaced, is multiplied by
+    `discriminator_weight`. By default, the generator has the backbone's number of layers, `generator_size` times its
+    width, and one attention head per 64 units. As in the released code, special tokens are classified too, and a
+    correct fill counts as original. As in the paper, all chosen tokens become [MASK] (the released code leaves 15 % of
+    them unchanged).
     """
 
     mask_rate: float = 0.15

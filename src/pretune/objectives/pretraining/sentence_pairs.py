@@ -71,8 +71,8 @@ def split_into_pairs(
 ) -> tuple[Array, Array, Array]:
     """Cut documents into spans, and each span into two texts at a random sentence boundary.
 
-    Return starts (m, 2), lengths (m, 2), the second 0 for a span of one sentence, and documents (m,). A share `short`
-    of the documents is cut into shorter spans.
+    Return the starts and lengths of both texts, (m, 2) each, and their documents (m,). In a span of one sentence, the
+    second length is 0. A share `short` of the documents is cut into shorter spans.
     """
     store = data.require_store(name)
     text_length = packing.length - data.template.num_special_tokens(pair=True)
@@ -95,7 +95,7 @@ def split_into_pairs(
 def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
     """Return the group (m,) of each sequence, given its document; only sequences of the same group exchange texts.
 
-    A group is a file of `files` (per document), or all files in a language of `languages` that have one document only.
+    A group is a file, or all single-document files in a language; `files` and `languages` give those of each document.
 
     >>> exchange_groups(np.array([0, 0, 1, 2]), np.zeros(4, dtype=int), np.array([0, 0, 1, 2, 3])).tolist()
     [0, 0, 0, -1, -1]
@@ -111,7 +111,7 @@ def match_in_pairs(
 ) -> Array:
     """Match m items of about the same length at random in pairs; return the index of each item's partner, or -1.
 
-    Partners have the same kind, different owners and, if `words` numbers their contents, different words.
+    Partners have the same kind, different owners and, if given, different `words` (numbers of their contents).
 
     >>> match_in_pairs(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), EpochRandom(0)).tolist()
     [3, 2, 1, 0]

@@ -46,9 +46,10 @@ class BoundaryHead(nn.Module):
 
 
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
-    """Return a mask of the tokens `at` whose masked span has a token on either side, and prediction inputs (m, 3).
+    """Return which masked tokens `at` have a token on both sides of their span, and inputs (m, 3) to predict them from.
 
-    Inputs are the left neighbor of the span, which starts at `first`, its right neighbor, and the position inside.
+    Inputs are the indices of the tokens left and right of the span, and the position in the span, which starts at
+    `first`.
     """
     last = at[np.searchsorted(first, first, side="right") - 1]
     offsets, owner = sequences.offsets, sequences.owner[at]

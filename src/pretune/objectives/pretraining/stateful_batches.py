@@ -98,7 +98,7 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Return the token ids at positions `places`, in documents `document`, and a mask of the special tokens."""
+        """Return the token ids at `places`, inside documents numbered `document`, and a mask of special tokens."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text
@@ -111,7 +111,7 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return a mask (n,) of the tokens at positions `places`, in documents `document`, that start a word."""
+        """Return a mask (n,) of the tokens at `places`, inside documents numbered `document`, that start words."""
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

@@ -28,7 +28,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class TLM(ParallelText, TokenPrediction):
     """Translation language modeling: tokens of a text and its translation are masked as in `mlm`.
 
-    `text` and `pair` are columns of a table; give `language_pair`, such as en-fr, if the files do not tell it.
+    `text` and `pair` are columns of a table; `language_pair` (en-fr) is needed unless file or column names tell it.
     """
 
     mask_rate: float = 0.15
@@ -47,7 +47,7 @@ class TLM(ParallelText, TokenPrediction):
         super().__post_init__()
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens of a text and its translation, set the originals as targets, and restart the second positions."""
+        """Mask tokens of both texts, set the originals as targets, and restart the positions in the translation."""
         at = choose_masked(sequences, self.mask_rate, draws)
         original = mask_tokens(
             sequences, at, tokenizer, draws, masked=self.mask_replace_prob, swapped=self.random_replace_prob

@@ -122,7 +122,7 @@ def inner_sentences(store: Store, documents: Array) -> Array:
 
 
 def one_state_per_sequence(target: Packed) -> Packed:
-    """Return packed sequences of one token, one per sequence of `target`, that stand for sentence vectors."""
+    """Return packed sequences of one dummy token, one per sequence of `target`, to attend to sentence vectors with."""
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)

@@ -171,7 +171,7 @@ def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTe
 def make_source_and_target(
     name: str, sequences: Sequences, source: FlatTexts, target: FlatTexts, tokenizer: Tokenizer
 ) -> Sequences:
-    """Return sequences of source and target texts with special tokens, shifted into the targets of loss term `name`."""
+    """Put source and target texts into the templates of `sequences`; set up teacher forcing for loss term `name`."""
     one = sequences.ids[: sequences.lengths[0]]  # all sequences have the same special tokens around their texts
     text = np.flatnonzero(~sequences.columns["special"][: len(one)])
     read = add_template_tokens(source, one[: text[0]], one[text[-1] + 1 :])

@@ -132,7 +132,7 @@ def replace_by_sentinels(
 ) -> tuple[FlatTexts, FlatTexts]:
     """Replace spans of texts, given their starts and lengths (s,), by sentinels; return the sources and the targets.
 
-    Text i has counts[i] spans. Its target consists of each sentinel, followed by the span it replaces, and one more.
+    Text i has counts[i] spans. Its target is each sentinel followed by the span it replaces, and one last sentinel.
     """
     owner, number = segment_ids(counts), segment_positions(counts)
     begins = segment_starts(texts.lengths)[owner] + starts

@@ -59,7 +59,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         return read_parallel(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return a source and a target sequence per pair of texts; drop pairs that are too long or half empty."""
+        """Return a source and a target sequence per pair of texts; drop pairs that are too long or incomplete."""
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
