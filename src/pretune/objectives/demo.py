@@ -1,7 +1,6 @@
-"""Demonstrations of objectives: the input of a model and its targets, as the objective itself arranges and corrupts a text.
+"""Demonstrations of objectives: the input of a model and its targets, as an objective arranges and corrupts a text.
 
-Words are separated by spaces. Sentinels are shown as <X>, <Y>, <Z> …; tokens that only mark the end of a generated text are
-left out.
+Sentinels are shown as <X>, <Y>, <Z> …; tokens that only mark the end of a generated text are left out.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 
 
 @dataclass(frozen=True)
 class DemoData:
-    """The built-in and the user's texts for demonstrations of objectives, tokenized with one tokenizer."""
+    """The texts for demonstrations of objectives, the user's and built-in ones, all tokenized with one tokenizer."""
 
     tokenizer: Tokenizer
     text: Store
@@ -58,7 +57,7 @@ class DemoData:
     histories: Store
 
     def of(self, joint: JointObjective) -> tuple[Data, str]:
-        """Return the data to demonstrate the objectives `joint` on, and a note if it is not the user's text."""
+        """Return the data to demonstrate the objectives of `joint` on, and a note if it is not the user's text."""
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
         data = Data(self.tokenizer, BARE if bare else ENCODED, language_alpha=1.0)
         if not joint.objectives[0].two_sided:
@@ -81,12 +80,12 @@ class DemoData:
 
 
 def from_store(data: Data, store: Store) -> Data:
-    """Return a copy of the data that reads all documents of a token store."""
+    """Return a copy of `data` that reads all documents of the token store `store`."""
     return replace(data, store=store, documents=np.arange(store.documents))
 
 
 def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, seed: int = 0) -> list[dict[str, str]]:
-    """Return one row per objective: the input, the targets, the input of the decoder, and a note on the data.
+    """Return one row per objective expression: the model's input and targets for `text`, and a note on the data.
 
     >>> demonstrate("one two three", ["lm"])[0]["target"]
     'two three'
@@ -105,7 +104,7 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
 
 
 def make_demo_data(text: str, folder: Path) -> DemoData:
-    """Build token stores of the user's text and of the built-in texts in a folder, with one tokenizer for all."""
+    """Build token stores of the user's `text` and of the built-in texts in `folder`, all with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     pairs = [side for pair in (*PAIRS, *TURNS) for side in pair]
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]
@@ -122,7 +121,7 @@ def make_demo_data(text: str, folder: Path) -> DemoData:
 
 
 def demo_texts(value: Any) -> Iterable[str]:
-    """Yield all texts in a nested value of texts, lists and mappings, except those under the key `tags`."""
+    """Yield all strings in a nested structure of lists and mappings, except those under the key `tags`."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -134,10 +133,7 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
-    """Return the demonstration of the joint objective `joint`: the first sequence, corrupted, and its targets.
-
-    Built-in text is used if the objectives cannot use the user's.
-    """
+    """Corrupt a sequence of the demo texts `material` with the objective `joint`; return input and targets as text."""
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
     joint = JointObjective(parts)
@@ -159,7 +155,7 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
 
 
 def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
-    """Return the model's input and its targets as readable text, given corrupted sequences."""
+    """Return the model's input and targets as readable text, given sequences corrupted by the objectives of `joint`."""
     row = {"input": "", "target": ""}
     generators = {generator_term(part.name) for part in joint.objectives} & set(sequences.targets)
     for term in generators:
@@ -181,7 +177,7 @@ def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, se
 
 
 def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Sequences:
-    """Replace masked tokens by random ones, as an untrained generator would (replaced token detection)."""
+    """Replace the masked tokens of the loss term `term` by random ones, as an untrained ELECTRA generator would."""
     at, _ = sequences.targets[term]
     logits = torch.where(torch.as_tensor(tokenizer.specials), -torch.inf, 0.0).expand(len(at), -1)
     with torch.random.fork_rng(devices=[]):
@@ -192,7 +188,7 @@ def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Se
 
 
 def describe_target(joint: JointObjective, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
-    """Return the targets of one loss term as readable text."""
+    """Return the prediction targets of the loss term named `term` as readable text."""
     at, target, *_ = sequences.targets[term]
     if term in ("rtd", "trtd"):
         return " ".join("r" if new else "o" for new in sequences.ids != target)
@@ -212,7 +208,7 @@ def describe_target(joint: JointObjective, term: str, sequences: Sequences, toke
 
 
 def adjacent_targets(at: Array, target: Array, sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
-    """Return the words of the targets, one list per run of adjacent positions, without end tokens."""
+    """Return the target tokens as words, one list per run of adjacent positions in `at`, without end-of-text tokens."""
     owner = sequences.owner[np.minimum(at, len(sequences.ids) - 1)]
     end = tokenizer.role("end")
     grouped = groupby(range(len(at)), key=lambda i: (int(owner[i]), int(at[i]) - i))
@@ -221,11 +217,11 @@ def adjacent_targets(at: Array, target: Array, sequences: Sequences, tokenizer: 
 
 
 def split_words(sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
-    """Return the tokens of each sequence as words."""
+    """Return the tokens of each packed sequence as a list of words."""
     return [spell(part, tokenizer) for part in np.split(sequences.ids, sequences.offsets[1:-1])]
 
 
 def spell(ids: Sequence[int] | Array, tokenizer: Tokenizer) -> list[str]:
-    """Return tokens as words; special tokens keep their names, and the first sentinels are <X>, <Y>, <Z>."""
+    """Return the words of token ids; special tokens keep their names, and the first sentinels become <X>, <Y>, <Z>."""
     named = {tokenizer.role(f"sentinel {number}"): f"<{name}>" for number, name in enumerate("XYZ")}
     return [named.get(int(i)) or tokenizer.vocabulary[int(i)] for i in ids]

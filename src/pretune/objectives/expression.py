@@ -56,7 +56,7 @@ _TERM = re.compile(
 def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
     """Parse an objective expression such as `mlm(mask_rate=0.3)+nsp` and return the mixture of its objectives.
 
-    `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
+    `tasks` has the options of tasks named as in `NAME: classify`; other keywords are options of all objectives.
 
     >>> str(parse_objective("mlm(mask_rate=0.3)+nsp"))
     'mlm+nsp'
@@ -79,13 +79,16 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def _split(text: str, mark: str) -> Iterable[str]:
-    """Split an expression at a character, except inside parentheses and quotes."""
+    """Split an expression at each character `mark` that is outside of parentheses and quotes."""
     quoted = r'"[^"]*"'
     return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
-    """Parse one term of an expression, such as `0.5*mlm(mask_rate=0.3)`, and return its weight and its objective."""
+    """Parse a term such as `0.5*mlm(mask_rate=0.3)`; return its weight and its objective.
+
+    `defaults` are options of all objectives, `tasks` those of named tasks, as in `NAME: classify`.
+    """
     match = _TERM.fullmatch(text)
     if match is None:
         raise PretuneError(
@@ -110,17 +113,19 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             f"objective {quote(text)}: {quote(match['weight'])} is not a weight; give a number such as 0.5"
         ) from error
     if not (math.isfinite(weight) and weight >= 0):
-        raise PretuneError(f"objective {quote(text)}: a weight must be a finite number of 0 or more")
+        raise PretuneError(f"objective {quote(text)}: the weight is negative or not finite; give a number of 0 or more")
     objective: Any = kind(**options)
     if match["layers"] is not None:
         if not isinstance(objective, Task) or objective.uses_language_model_head:
             raise PretuneError(
-                f"objective {text!r}: {name} reads the last layer and cannot be followed by `on`; only tasks with a head of their own read other layers"
+                f"objective {text!r}: {name} reads the last layer only, because it has no head of its own; leave out `on {match['layers']}`"
             )
         objective = OnLayerFeatures(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     if match["own"] is not None:
         if not isinstance(objective, Task):
-            raise PretuneError(f"objective {text!r}: only tasks can be renamed, and {name} is not a task")
+            raise PretuneError(
+                f"objective {text!r}: only tasks can be renamed, and {name} is not a task; leave out the name {match['own']!r}"
+            )
         if match["own"] in OBJECTIVES:
             raise PretuneError(
                 f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"
@@ -131,7 +136,7 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
 
 
 def _option(kind: type[Any], key: str, text: str) -> Any:
-    """Parse the value of an objective's option; raise an error if its type or range is wrong."""
+    """Parse the value `text` of option `key` of the objective class `kind`; raise an error if it is not valid."""
     hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
     if hint is str and not text.startswith(('"', "'")):
         return text

@@ -13,8 +13,7 @@ Row = Mapping[str, Any]  # the fields of an example by role, such as text, pair 
 class InContextPrompt:
     """Base class of prompt formats for in-context learning: candidate answers, gold answers, and parsing of outputs.
 
-    `Task.in_context_prompt` returns one. The model ranks the candidates by their likelihood; without candidates, it generates
-    an answer of at most `max_tokens` tokens.
+    The model ranks the candidates by likelihood; without candidates, it generates at most `max_tokens` tokens.
     """
 
     max_tokens: int = 32
@@ -22,17 +21,17 @@ class InContextPrompt:
     per_class: ClassVar[bool] = False  # whether the number of examples in the prompt is per class rather than in total
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return further values for placeholders of the prompt template, besides the texts and numbers of the row."""
+        """Return values for the placeholders of the prompt template that are not fields of the example `row`."""
         return {}
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return the candidate answers to an example; none if the answer is generated."""
+        """Return the candidate answers to the example `row`; () if the model generates the answer."""
         return ()
 
     def gold(self, row: Row) -> str:
-        """Return the gold answer to an example as the prompt spells it."""
+        """Return the gold answer to the example `row`, spelled as in the prompt."""
         raise NotImplementedError
 
     def answer(self, row: Row, output: Any) -> dict[str, Any]:
-        """Return the answer to an example, given the log-likelihood of each candidate or the generated text."""
+        """Return the answer to the example `row`, given the log-likelihoods of its candidates or the generated text."""
         raise NotImplementedError

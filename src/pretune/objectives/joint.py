@@ -27,7 +27,7 @@ class JointObjective:
         names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise PretuneError(
-                f"{self}: an objective appears more than once in a joint; give it a weight instead, as in 2*{names[0]}"
+                f"{self}: an objective appears more than once in the sum; give it a weight instead, as in 2*{names[0]}"
             )
         arranging = [part.name for part in parts if part.owns_arrangement]
         two_sided = [part.name for part in parts if part.two_sided]
@@ -48,33 +48,33 @@ class JointObjective:
             patterns = " and ".join(f"{part.name} {part.pattern.name}" for part in parts if part.pattern)
             problem = f"incompatible attention patterns ({patterns})"
         if problem:
-            raise PretuneError(f"{self}: {problem}; alternate them with |")
+            raise PretuneError(f"{self}: {problem}; alternate them with | instead of +")
 
     def __str__(self) -> str:
         return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return the objectives that are summed, without their weights."""
+        """Return the objectives of a weighted sum of objectives, without their weights."""
         return [part for _, part in self.parts]
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the previous batch."""
+        """Return whether each batch continues the sequences of the previous batch (truncated BPTT)."""
         return any(part.stateful for part in self.objectives)
 
     @property
     def reads_all_layers(self) -> bool:
-        """Return whether the loss of an objective reads all layers of the backbone."""
+        """Return whether any of the objectives reads all layers of the backbone, not only the last."""
         return any(part.reads_all_layers for part in self.objectives)
 
     @property
     def static_masks(self) -> int:
-        """Return the number of epochs after which corruptions repeat; 0 if they never do."""
+        """Return the number of epochs after which the same random masks are used again; 0 if never."""
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide the data of an epoch into sequences as the first objective does, or the one with special needs."""
+        """Divide an epoch's data into sequences and batches; one of the objectives decides how."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
@@ -85,11 +85,11 @@ class JointObjective:
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch, by loss term."""
+        """Return the maximum number of prediction targets per batch, by loss term."""
         return {term: count for part in self.objectives for term, count in part.max_targets(packing).items()}
 
     def capacity(self, packing: Packing) -> Capacity | None:
-        """Return the fixed shapes of all batches, or None if the shapes differ from batch to batch."""
+        """Return the fixed tensor shapes of batches within the limits `packing`, or None if shapes vary by batch."""
         room = self.max_targets(packing)
         for part in self.objectives:
             if packing.fixed and part.adds_tokens:
@@ -101,10 +101,7 @@ class JointObjective:
         return packing.capacity(room)
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the losses of all objectives from one forward pass.
-
-        If an objective replaces tokens on the device, the others read the replaced tokens.
-        """
+        """Return the losses of all objectives on a batch, from one shared forward pass of the backbone."""
         # All layers contain the last one, so that the other objectives share the same forward pass.
         shared = CachedBackbone(backbone, keep="all" if self.reads_all_layers else None)
         total = Loss()
@@ -121,7 +118,7 @@ class JointObjective:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of joint objectives (sums of losses of one forward pass), each with its share of the batches."""
+    """A mixture of joint objectives (weighted sums of losses on a batch), each trained on its share of the batches."""
 
     shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
@@ -137,25 +134,25 @@ class Mixture:
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return all objectives of the mixture, each once."""
+        """Return all objectives of the mixture, without duplicates."""
         return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the previous batch."""
+        """Return whether each batch continues the sequences of the previous batch (truncated BPTT)."""
         return any(joint.stateful for joint in self.joints)
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether the loss of an objective synchronizes with the host, so that CUDA graphs cannot record it."""
+        """Return whether any loss synchronizes GPU and CPU, which CUDA graphs cannot record."""
         return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
-        """Return a mixture in which the loss of an objective is added in every forward pass."""
+        """Return a copy of the mixture that also computes the loss of `objective` on every batch."""
         return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:
-        """Return a mixture in which an objective replaces the one of the same name."""
+        """Return a copy of the mixture in which `objective` replaces the objective of the same name."""
         replaced = [
             tuple((weight, objective if part.name == objective.name else part) for weight, part in joint.parts)
             for joint in self.joints
@@ -166,5 +163,5 @@ class Mixture:
 
 
 def single_objective(objective: Objective) -> Mixture:
-    """Return a mixture that consists of a single objective."""
+    """Return a mixture that contains only `objective`."""
     return Mixture(((1.0, JointObjective(((1.0, objective),))),))

@@ -48,7 +48,7 @@ LogitsFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 @dataclass
 class Data:
-    """The data of an objective: documents of a token store or labeled rows, with the model's tokenizer and template."""
+    """The training data of an objective: documents of a token store or labeled rows, with tokenizer and template."""
 
     tokenizer: Tokenizer
     template: Template
@@ -67,17 +67,17 @@ class Data:
 
     @cached_property
     def tokens(self) -> Any:
-        """Return the tokenized examples of a task that tokenizes them itself; they are tokenized at the first access."""
+        """Return the examples of a task in the task's own tokenized form, computed at the first access."""
         return self.rows.tokenize(self.tokenizer)
 
     def require_store(self, name: str) -> Store:
-        """Return the token store; raise an error that names the objective if the data consists of rows."""
+        """Return the token store of the corpus; raise an error that names the objective `name` if there is none."""
         if self.store is None:
             raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
         return self.store
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`, which is called only at the first request for a name and cached."""
+        """Return the cached value for `name`, which `make()` computes at the first request."""
         if name not in self.cache:
             self.cache[name] = make()
         return self.cache[name]
@@ -85,10 +85,7 @@ class Data:
 
 @dataclass
 class Loss:
-    """The loss terms of a batch by name, each a sum over targets.
-
-    The training loop divides each sum by the number of targets of all packs of a step.
-    """
+    """The loss terms of a batch by name, as sums over targets; the training loop divides by the number of targets."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
@@ -99,29 +96,25 @@ class Loss:
     packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
-        """Return the loss as a scalar: the sum of weight · sum / total over all terms; a term without targets is 0."""
+        """Return the scalar loss: the weighted sum of all terms, each divided by its number of targets in `totals`."""
         parts = [self.weights.get(term, 1.0) * total / _or_one(totals[term]) for term, total in self.sums.items()]
         return torch.stack([part.float() for part in parts]).sum()
 
 
 def _or_one(total: float | Tensor) -> float | Tensor:
-    """Return a number of targets, or 1 where it is 0, to divide by."""
     return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 @dataclass(frozen=True)
 class Export:
-    """A part of a head that can be saved as a model of its own, such as ELECTRA's generator."""
+    """A part of a head that can be saved as a separate model, such as ELECTRA's generator."""
 
     inside: str  # the prefix of its parameters, which carry a model's usual names after the prefix
     sizes: dict[str, int]  # keys of config.json in which it differs
     heads: frozenset[str]
 
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the parameters of the exported part by name, given those of the whole model.
-
-        The part shares the backbone's embedding, except for the projection from the embedding to its width.
-        """
+        """Return the state dict of a separately saved part of a model, given the state dict of the whole model."""
         shared = {
             name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
         }
@@ -129,7 +122,7 @@ class Export:
 
 
 def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Return the sums of loss terms and logs, each divided by the number of targets of its term.
+    """Divide the sums of loss terms and logs by the number of targets of their term, or by the sum named `NAME/of`.
 
     >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -139,9 +132,9 @@ def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> 
 
 
 class Objective:
-    """Base class of training objectives, self-supervised and supervised.
+    """Base class of training objectives, which define how data is arranged and corrupted, a head, and a loss.
 
-    A subclass sets `name` and implements `arrange`, `corrupt`, `max_targets`, `head` and `loss`. All other members have defaults.
+    A subclass sets `name` and implements `arrange`, `corrupt`, `max_targets`, `head` and `loss`.
     """
 
     name: ClassVar[str]
@@ -157,31 +150,31 @@ class Objective:
 
     @property
     def kind(self) -> str:
-        """Return the name under which the objective is registered; a renamed task has another `name`."""
+        """Return the name under which the objective class is registered; `name` differs if the task was renamed."""
         return self.name
 
     @property
     def shared_head(self) -> str:
-        """Return the name of the objective whose head this one uses; by default its own name."""
+        """Return the name of the objective whose head parameters this objective uses; by default its own name."""
         return self.name
 
     @property
     def stateful(self) -> bool:
-        """Return whether each batch continues the sequences of the previous batch."""
+        """Return whether each batch continues the sequences of the previous batch (truncated BPTT)."""
         return False
 
     @property
     def static_masks(self) -> int:
-        """Return the number of epochs after which corruptions repeat; 0 if they never do."""
+        """Return the number of epochs after which the same random masks are used again; 0 if never."""
         return 0
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether the loss synchronizes with the host, so that CUDA graphs cannot record it."""
+        """Return whether computing the loss synchronizes GPU and CPU, so that CUDA graphs cannot record it."""
         return False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide the data of an epoch into sequences, and assign the sequences to packed batches."""
+        """Divide an epoch's data into sequences and packed batches within the limits `packing`, with random `draws`."""
         raise NotImplementedError
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -189,11 +182,11 @@ class Objective:
         raise NotImplementedError
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch, by loss term, for fixed shapes."""
+        """Return the maximum number of prediction targets per batch, by loss term, for fixed tensor shapes."""
         raise NotImplementedError
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Build and return a new head, which holds the parameters of the objective."""
+        """Build and return a new head: the parameters that the objective adds to the backbone."""
         raise NotImplementedError
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -201,48 +194,38 @@ class Objective:
         raise NotImplementedError
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target, for fixed shapes; only for seq2seq (`two_sided`) objectives."""
+        """Return the batch limits of source and target, for fixed tensor shapes; only for encoder-decoders."""
         raise NotImplementedError
 
     def max_packing(self, packing: Packing) -> Packing:
-        """Return the batch limits including tokens that the objective adds, for fixed shapes."""
+        """Return the batch limits `packing`, raised by the tokens that the objective inserts."""
         raise NotImplementedError
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows | Dialogues:
-        """Read the rows to train on from files; only for objectives that learn from table rows or dialogues."""
+        """Read the table rows or dialogues to train on; `errors` says what to do about invalid UTF-8."""
         raise NotImplementedError
 
 
 class TwoSided(Objective):
-    """Base class of objectives that read a source and generate a target with an encoder-decoder.
-
-    Subclasses implement `sides`, whose two limits allow the same number of sequences, and cannot share a forward pass with
-    other objectives.
-    """
+    """Base class of encoder-decoder objectives, which read a source and generate a target; they implement `sides`."""
 
     two_sided: ClassVar[bool] = True
 
 
 class AddsTokens(Objective):
-    """Base class of objectives that add tokens to the text, such as queries or a second copy.
-
-    Subclasses implement `max_packing` and cannot share a forward pass with other objectives.
-    """
+    """Base class of objectives that insert tokens, such as a second copy of a text; they implement `max_packing`."""
 
     adds_tokens: ClassVar[bool] = True
 
 
 class LearnsFromRows(Objective):
-    """Base class of objectives that learn from table rows or dialogues, not running text; they implement `read_rows`."""
+    """Base class of objectives that learn from table rows or dialogues, not text; they implement `read_rows`."""
 
     learns_from_rows: ClassVar[bool] = True
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Run the backbone and return the cross-entropy over the vocabulary at the targets of a loss term.
-
-    The forward pass continues from the recurrent state or memory of the batch, if it has one.
-    """
+    """Run the backbone on a batch; return the cross-entropy over the vocabulary at the targets of loss term `name`."""
     targets = batch.targets[name]
     states = backbone(*batch.packed, state=batch.state)
     loss = vocabulary_loss(name, head, states.last[targets.at], backbone.embed.tokens, targets, smoothing)
@@ -253,7 +236,7 @@ def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smo
 def vocabulary_loss(
     name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
 ) -> Loss:
-    """Return the cross-entropy over the vocabulary at targets, given their states (m, width) and the embedding."""
+    """Return the cross-entropy over the vocabulary, given states at the targets (m, width) and embedding `tokens`."""
     keys: list[str] = []
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -269,9 +252,9 @@ def vocabulary_loss(
 def map_logits_in_chunks(
     head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: LogitsFunction
 ) -> list[tuple[Tensor, ...]]:
-    """Compute logits in chunks, to save memory, and return `look(logits, target, weight)` of each chunk.
+    """Call `look(logits, target, weight)` on chunks of the targets, to save memory, and return the results in order.
 
-    There is one chunk unless the logits would fill the memory; with several, logits are recomputed in the backward pass.
+    The logits come from `head(states, tokens)`; if there are several chunks, the backward pass recomputes them.
     """
 
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -288,8 +271,8 @@ def map_logits_in_chunks(
 def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
     """Return the cross-entropy summed over targets, and log the number of correct predictions.
 
-    With label smoothing (Szegedy et al., 2016), that share of each target is spread over all classes, and the cross-entropy
-    without smoothing is logged as `plain`.
+    With label smoothing (Szegedy et al., 2016), the share `smoothing` of each target is spread over all classes, and
+    the cross-entropy without smoothing is logged as `plain`.
     """
     logits = logits.float()
     losses = F.cross_entropy(logits, targets.target, reduction="none")

@@ -37,7 +37,7 @@ _registered: dict[str, type[Objective]] = {}
 
 
 def register_objective(kind: O) -> O:
-    """Register a class of objectives under its `name`; for use as a decorator."""
+    """Register an objective class under its `name`; used as a class decorator."""
     check_objective_name(kind.name, kind.__module__)
     known = _registered.setdefault(kind.name, kind)
     # A module that is loaded again defines the same class anew.
@@ -50,10 +50,9 @@ def register_objective(kind: O) -> O:
 
 
 def check_objective_name(name: str, where: str) -> None:
-    """Raise an error if a name cannot be that of an objective; `where` says where it comes from, for the message.
+    """Raise an error that begins with `where` if `name` cannot be the name of an objective.
 
-    The name must be usable in objective expressions and as the key of a head in a `torch.nn.ModuleDict`, which refuses the
-    names of its own attributes.
+    A name must be usable in objective expressions and as a key of `torch.nn.ModuleDict`, which holds the heads.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise PretuneError(
@@ -67,15 +66,15 @@ def check_objective_name(name: str, where: str) -> None:
 
 
 def register_task(kind: T) -> T:
-    """Register a class of tasks under its `name`; for use as a decorator."""
+    """Register a task class under its `name`; used as a class decorator."""
     return register_objective(kind)
 
 
 class Registry(Mapping[str, type[Any]]):
-    """The registered classes by name: built-in ones, those registered by a decorator, and those of entry points."""
+    """A mapping from names to objective classes: built-in, registered with a decorator, or from entry points."""
 
     def classes(self) -> dict[str, type[Objective]]:
-        """Return all registered classes by name."""
+        """Return all registered objective classes by name."""
         _import_built_in()
         return _registered | _from_entry_points()
 
@@ -93,20 +92,20 @@ OBJECTIVES = Registry()
 
 
 def task_names() -> list[str]:
-    """Return the names of all objectives that are tasks."""
+    """Return the names of all registered objectives that are supervised tasks."""
     return [name for name, kind in OBJECTIVES.classes().items() if issubclass(kind, Task)]
 
 
 @cache
 def _import_built_in() -> None:
-    """Import the modules of this package, whose decorators register the built-in classes."""
+    """Import the modules of the built-in objectives, whose decorators register them."""
     for package in PACKAGES:
         for module in iter_modules(import_module(package).__path__):
             import_module(f"{package}.{module.name}")
 
 
 def _from_entry_points() -> dict[str, type[Objective]]:
-    """Return the classes that installed packages declare as entry points."""
+    """Return the objective classes that installed packages declare as entry points, by name."""
     found: dict[str, type[Objective]] = {}
     for group, base in GROUPS.items():
         for entry, kind in entry_point_objects(group).items():

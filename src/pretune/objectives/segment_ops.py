@@ -16,7 +16,7 @@ PLACE, CHANCE = 20, 24  # bits of a sort key: below the segment, its random numb
 
 
 def segment_starts(lengths: Array) -> Array:
-    """Return the index at which each segment starts, (b,).
+    """Return the index at which each segment of a concatenated array starts, (b,), given the segments' lengths.
 
     >>> segment_starts(np.array([2, 0, 3])).tolist()
     [0, 2, 2]
@@ -25,17 +25,17 @@ def segment_starts(lengths: Array) -> Array:
 
 
 def segment_ids(lengths: Array) -> Array:
-    """Return the segment of each entry, (n,)."""
+    """Return the number of the segment that each entry of a concatenated array belongs to, (n,)."""
     return np.repeat(np.arange(len(lengths)), lengths)
 
 
 def segment_positions(lengths: Array) -> Array:
-    """Return the position of each entry in its segment, (n,)."""
+    """Return the position of each entry of a concatenated array inside its segment, (n,)."""
     return np.arange(int(lengths.sum())) - np.repeat(segment_starts(lengths), lengths)
 
 
 def segment_cumsum(values: Array, lengths: Array) -> Array:
-    """Return the cumulative sum inside each segment, (n,).
+    """Return the cumulative sum of `values` (n,), restarted at each segment, given the segments' lengths.
 
     >>> segment_cumsum(np.array([1, 2, 3, 4]), np.array([2, 2])).tolist()
     [1, 3, 3, 7]
@@ -45,13 +45,16 @@ def segment_cumsum(values: Array, lengths: Array) -> Array:
 
 
 def segment_sum(values: Array, lengths: Array) -> Array:
-    """Return the sum of each segment, (b,)."""
+    """Return the sum of `values` (n,) over each segment, (b,), given the segments' lengths."""
     before = np.concatenate([[0], np.cumsum(values)])
     return np.diff(before[np.concatenate([[0], np.cumsum(lengths)])])
 
 
 def segment_shuffle(lengths: Array, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return the indices of all entries, shuffled inside each segment, (n,); `index` (b,) identifies the segments."""
+    """Return the indices (n,) of concatenated entries, shuffled in each segment.
+
+    `purpose` and `index` (b,), which numbers the segments, seed the random numbers.
+    """
     owner, place = segment_ids(lengths), segment_positions(lengths)
     chance = draws.integers(1 << CHANCE, purpose, np.repeat(index, lengths), place)
     # Sorting keys that contain the position is several times faster than an argsort.
@@ -60,7 +63,7 @@ def segment_shuffle(lengths: Array, draws: EpochRandom, purpose: str, index: Arr
 
 
 def segment_sample(lengths: Array, counts: Array, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return a mask (n,) with exactly `counts` (b,) entries of each segment, sampled uniformly without replacement."""
+    """Return a mask (n,) with `counts` (b,) random entries of each segment; `purpose` and `index` seed the draws."""
     order = segment_shuffle(lengths, draws, purpose, index)
     picked = np.zeros(len(order), dtype=bool)
     picked[order[span_indices(segment_starts(lengths), counts)]] = True
@@ -68,7 +71,7 @@ def segment_sample(lengths: Array, counts: Array, draws: EpochRandom, purpose: s
 
 
 def local_shuffle(lengths: Array, window: int, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return the indices of all entries, (n,), locally reordered: none moves by more than `window` positions."""
+    """Return the indices (n,) of concatenated entries, shuffled in each segment by at most `window` positions."""
     place = segment_positions(lengths)
     moved = place + (window + 1) * draws.uniform(purpose, np.repeat(index, lengths), place)
     keys = (segment_ids(lengths) << (PLACE + CHANCE)) | (moved * (1 << PLACE)).astype(np.int64)
@@ -76,10 +79,7 @@ def local_shuffle(lengths: Array, window: int, draws: EpochRandom, purpose: str,
 
 
 def reorder_groups(begins: Array, order: Array) -> Array:
-    """Return the indices of all entries, (n,), with their groups in a new order.
-
-    A group starts where `begins` (n,) is True.
-    """
+    """Return the indices (n,) of all entries after reordering groups, which start where `begins` is True, by order."""
     first = np.flatnonzero(begins)
     sizes = np.diff(np.concatenate([first, [len(begins)]]))
     return span_indices(first[order], sizes[order])

@@ -44,7 +44,7 @@ def fitted(default: Any) -> Any:
 
 
 class Examples(Protocol):
-    """The examples of a file, in the order of the file."""
+    """The examples of a task that were read from a file, in the order of the file."""
 
     file: Path
 
@@ -53,13 +53,13 @@ class Examples(Protocol):
     def take(self, rows: Iterable[int]) -> Self: ...
 
     def asked(self, row: int) -> str:
-        """Return the input of example `row` as one text, by which duplicates are found."""
+        """Return the input of example number `row` as one text, so that duplicates can be found."""
 
     def place(self, row: int) -> str:
-        """Return the file and line of an example, for messages."""
+        """Return the file and line of example number `row`, for error messages."""
 
     def show(self, row: int) -> dict[str, Any]:
-        """Return the fields of an example that reports show beside its answer."""
+        """Return the fields of example number `row` that reports show beside the model's answer."""
 
 
 class Task(Objective):
@@ -81,7 +81,7 @@ class Task(Objective):
 
     @property
     def primary_metric(self) -> str:
-        """Return the name of the metric by which models are compared."""
+        """Return the name of the metric by which models for this task are compared."""
         raise NotImplementedError
 
     @property
@@ -101,17 +101,17 @@ class Task(Objective):
 
     @property
     def single_label(self) -> bool:
-        """Return whether the answer to an example is one of several classes."""
+        """Return whether the answer to an example is exactly one of several classes."""
         return False
 
     @property
     def classifies_texts(self) -> bool:
-        """Return whether the task assigns one of several classes to a text or a pair, and needs no other input."""
+        """Return whether the task assigns one of several classes to a text or a pair of texts, without other inputs."""
         return False
 
     @property
     def uses_language_model_head(self) -> bool:
-        """Return whether the outputs of the task come from the head of a language model."""
+        """Return whether the task uses the output layer of a language model instead of its own head."""
         return self.shared_head in LANGUAGE_MODEL_HEADS
 
     @property
@@ -120,7 +120,7 @@ class Task(Objective):
         return self
 
     def has_option(self, name: str) -> bool:
-        """Return whether the task has an option with a given name."""
+        """Return whether the task has a user option called `name`."""
         options: Any = fields(self.unwrapped)
         return any(option.name == name and not option.metadata.get("fitted") for option in options)
 
@@ -131,7 +131,7 @@ class Task(Objective):
         return table_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Return the examples of a file, or of some of its rows; with `answered`, they must have gold answers."""
+        """Read the examples of a file; `columns` maps roles to columns; with `answered`, gold answers are required."""
         raise NotImplementedError
 
     def fit(self, examples: Any) -> Self:
@@ -139,19 +139,18 @@ class Task(Objective):
         return self
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return a copy of the task with the fields set that depend on the model's tokenizer."""
+        """Return a copy of the task, with the fields set that depend on the model's tokenizer."""
         return self
 
     def check_labels(self, examples: Any) -> None:
-        """Raise an error for examples with labels that the task was not trained on, if it has one label per row."""
+        """Raise an error if examples have labels that the task was not trained on; by default, nothing is checked."""
 
     # -- training and prediction ------------------------------------------------------------------------------------
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the examples as token sequences of at most `length` tokens.
 
-        `labels["example"]` is the example of each sequence; without it, there is one sequence per example. Sequences with
-        the same `labels["group"]` are put into the same batch.
+        `labels["example"]` numbers the example of each sequence; sequences of one `labels["group"]` share a batch.
         """
         raise NotImplementedError
 
@@ -160,28 +159,28 @@ class Task(Objective):
         return plan_epoch(self.tokenize_examples(data, packing.length), packing, draws)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: one per sequence."""
+        """Return the maximum number of prediction targets per batch, by loss term: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def begin(self, head: nn.Module) -> None:
-        """Take the fitted values that `finish` folded into a trained head out of it, so that training can continue."""
+        """Prepare a trained head for further training: take out the values that `finish` folded into it."""
 
     def finish(self, head: nn.Module) -> Self:
         """Fold fitted values, such as mean and deviation, into a trained head, and return the task without them."""
         return self
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the outputs of the head for the states of the last layer: one row per sequence, or one row per token."""
+        """Return the outputs of the head for the last layer of the backbone, one row per sequence or per token."""
         states = backbone(*batch.packed).last
         out: Tensor = head(states, batch.packed[-1]) if self.output_per == "sequence" else head(states)
         return out
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
-        """Return one answer per example, given the head's outputs for each sequence of `arrangement`, in order."""
+        """Return one answer per example, given the outputs of the head for each sequence of `arrangement`, in order."""
         raise NotImplementedError
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the answer of an ensemble to example number `row`, given the answers of its models."""
+        """Return the answer of an ensemble to example number `row`, given the answers of the ensemble's models."""
         raise PretuneError(f"{self.name}: the answers of several models cannot be averaged; give one model")
 
     # -- evaluation -------------------------------------------------------------------------------------------------
@@ -198,29 +197,26 @@ class Task(Objective):
         return sums.compute()
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each answer with its gold answer and a score; for tasks that compare examples, one per comparison."""
+        """Return each answer with its gold answer and score; for tasks that compare examples, one per comparison."""
         raise NotImplementedError
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the options, such as a threshold, with which answers to held-out examples would score best."""
+        """Return the options, such as a decision threshold, with which `answers` to held-out examples score best."""
         return {}
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the majority-class baseline: its description, and one answer per example in `judged`.
+        """Return the majority-class baseline, None if there is none: its description, and its answers to `judged`.
 
-        The answer is the most frequent one among the training examples, `learned`. None if the task has no such baseline.
+        The answer to every example is the most frequent one among the training examples, `learned`.
         """
         return None
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return the answers of further trivial baselines to the examples in `judged`, by description."""
+        """Return further trivial baselines, fitted to `learned`: their answers to examples `judged`, by description."""
         return {}
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
-        """Return the prompt format for in-context learning; only for tasks with an `in_context_template`.
-
-        `rows` are labeled examples by role, and `settings` the `prompt` section of the task in its suite.
-        """
+        """Return the prompt format for in-context learning, given labeled examples `rows` and a suite's `settings`."""
         raise NotImplementedError
 
     # -- demonstration ----------------------------------------------------------------------------------------------
@@ -230,7 +226,7 @@ class Task(Objective):
         raise NotImplementedError
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the targets of a demonstration as readable text, or None if the targets are tokens.
+        """Return a demonstration's targets, at tokens `at`, as readable text; None if the targets are tokens.
 
         `spell(first, last)` returns the text of the tokens from `first` to `last`.
         """

@@ -16,7 +16,7 @@ C = TypeVar("C", bound=type)
 
 
 class Delegated:
-    """A class attribute that reads the member of the same name of the object that an instance wraps."""
+    """A descriptor that reads the attribute of the same name from the object that an instance wraps."""
 
     def __init__(self, wrapped: str, name: str) -> None:
         self.wrapped, self.name = wrapped, name  # the attribute with the wrapped object, and the member to read
@@ -26,7 +26,7 @@ class Delegated:
 
 
 def delegate(wrapped: str, members: Iterable[str]) -> Callable[[C], C]:
-    """Return a class decorator that delegates `members` to the attribute `wrapped`, except those that the class defines."""
+    """Return a class decorator that forwards `members` to the attribute `wrapped`, unless the class defines them."""
 
     def decorate(wrapper: C) -> C:
         for name in members:
@@ -56,19 +56,19 @@ class WrappedTask(Task):
     task: Task
 
     def with_task(self, task: Task) -> Self:
-        """Return a copy of the wrapper around another task."""
+        """Return a copy of this wrapper that wraps `task` instead."""
         return replace(self, task=task)  # type: ignore[type-var]
 
     def fit(self, examples: Any) -> Self:
-        """Return a copy of the wrapper around the task fitted to training examples."""
+        """Return a copy of this wrapper around its task, fitted to training examples."""
         return self.with_task(self.task.fit(examples))
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return a copy of the wrapper around the task with the fields set that depend on the tokenizer."""
+        """Return a copy of this wrapper around its task, with the fields set that depend on the tokenizer."""
         return self.with_task(self.task.with_tokenizer(tokenizer))
 
     def finish(self, head: Any) -> Self:
-        """Return a copy of the wrapper around the finished task, given a trained head."""
+        """Fold fitted values into a trained head; return a copy of this wrapper around the task without them."""
         return self.with_task(self.task.finish(head))
 
 
@@ -87,19 +87,16 @@ class WrappedBackbone(TaskHeadParts):
     backbone: Any
 
     def cached_other(self, other: Any) -> Any:
-        """Return another backbone that reads the same tokens, with a cache of its states if this one has a cache."""
+        """Return the backbone `other`, with a cache of its states if this backbone has a cache."""
         return self.backbone.cached_other(other) if isinstance(self.backbone, WrappedBackbone) else other
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
-        """Run the wrapped backbone and return its output."""
+        """Run the wrapped backbone on packed tokens and return its output."""
         return self.backbone(*packed, **options)
 
 
 class CachedBackbone(WrappedBackbone):
-    """A backbone that runs once per batch for all objectives that share a forward pass, and caches its states.
-
-    With `keep`, every forward pass keeps these layers.
-    """
+    """A backbone that caches its states, so that objectives share a forward pass; `keep` names the layers to return."""
 
     def __init__(self, backbone: Backbone | Any, keep: Any = None) -> None:
         self.backbone, self.keep = backbone, keep
@@ -107,13 +104,13 @@ class CachedBackbone(WrappedBackbone):
         self.others: dict[int, CachedBackbone] = {}
 
     def cached_other(self, other: Any) -> CachedBackbone:
-        """Return another backbone with a cache of its states; the same object at every call."""
+        """Return the backbone `other` with a cache of its states; repeated calls return the same object."""
         if id(other) not in self.others:
             self.others[id(other)] = CachedBackbone(other, self.keep)
         return self.others[id(other)]
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
-        """Return the states of packed tokens, from the cache if the same tokens were read before."""
+        """Return the hidden states of packed tokens, from the cache if the same tokens were read before."""
         options = {name: value for name, value in options.items() if value is not None}
         if self.keep is not None:
             options.setdefault("keep", self.keep)

@@ -106,7 +106,7 @@ def test_layer_maps_are_parsed_and_checked() -> None:
     assert map_layers("last", 6, 12) == ((1, 7), (2, 8), (3, 9), (4, 10), (5, 11))
     assert map_layers("1:3/2:4", 2, 4) == ((1, 3), (2, 4))
     for text, words in (
-        ("1:9", "no pair 1:9; the student has layers 1 to 2, the teacher 1 to 4"),
+        ("1:9", "no pair 1:9; choose student layers 1 to 2 and teacher layers 1 to 4"),
         ("upper", "choose last, skip"),
     ):
         with pytest.raises(PretuneError, match=words):

@@ -298,11 +298,11 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE must be given together",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: the phrase file is empty; write one phrase per line",
-        "mlm(mask_rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
+        "mlm(mask_rate=15)": "mlm: mask_rate=15 is not a share; give a number greater than 0 and at most 1",
         "mlm(final_mask_rate=none)": "final_mask_rate=.*input should be",
-        "rtd(mask_rate=0)": "rtd: rate=0 is not a share",
-        "item(mask_rate=-1)": "item: rate=-1",
-        "mlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
+        "rtd(mask_rate=0)": "rtd: mask_rate=0 is not a share",
+        "item(mask_rate=-1)": "item: mask_rate=-1",
+        "mlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "mask_replace_prob=0.9 and random_replace_prob=0.2 add up to more than 1",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

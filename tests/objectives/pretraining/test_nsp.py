@@ -88,7 +88,7 @@ def test_joint_objectives_are_parsed_and_checked() -> None:
     for text, message in {
         "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate them with |",
         "nsp+classify": "nsp and classify each need their own arrangement of the text",
-        "mlm+mlm": "appears more than once in a joint",
+        "mlm+mlm": "appears more than once in the sum",
         "mlm+rtd": "mlm and rtd each corrupt the text; alternate them with |",
         "nsp+sop": "nsp and sop each need their own arrangement of the text",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",

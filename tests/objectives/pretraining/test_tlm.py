@@ -300,7 +300,7 @@ def test_mlm_and_tlm_share_a_head_that_transformers_can_load(tmp_path: Path) -> 
 
 def test_invalid_use_is_rejected() -> None:
     for text, message in {
-        "tlm(mask_rate=0)": "rate=0 is not a share",
+        "tlm(mask_rate=0)": "mask_rate=0 is not a share",
         "tlm(mask_replace_prob=0.9,random_replace_prob=0.2)": "add up to more than 1",
         "tlm(language_pair=en)": "does not name two languages; write, for example, language_pair=en-fr",
         "tlm+mlm": "tlm and mlm each corrupt the text",

@@ -185,8 +185,8 @@ def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch
 
 def test_invalid_use_is_rejected() -> None:
     for text, message in {
-        "trtd(mask_rate=0)": "trtd: rate=0 is not a share",
-        "trtd(generator_size=2)": "trtd: size=2 is not a share",
+        "trtd(mask_rate=0)": "trtd: mask_rate=0 is not a share",
+        "trtd(generator_size=2)": "trtd: generator_size=2 is not a share",
         "trtd(language_pair=en)": r"trtd\(language_pair=en\): this does not name two languages; write, for example, language_pair=en-fr",
         "trtd+rtd": "trtd and rtd each corrupt the text",
         "trtd+nsp": "trtd and nsp each need their own arrangement of the text",

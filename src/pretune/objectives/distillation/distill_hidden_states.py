@@ -45,7 +45,7 @@ _TERM = re.compile(r"\s*(?:(?P<weight>[\d.]+)\s*\*)?\s*(?P<kind>\w+)\s*(?:\((?P<
 
 @dataclass(frozen=True)
 class LayerMatch:
-    """One term of the distillation loss: which states of student and teacher are compared, and in which layers."""
+    """One term of a distillation loss: which hidden states of student and teacher are compared, and in which layers."""
 
     kind: str
     weight: float = 1.0
@@ -53,12 +53,14 @@ class LayerMatch:
 
     @property
     def name(self) -> str:
-        """Return the name of the loss term."""
+        """Return the name of the loss term, such as match_hidden."""
         return f"match_{self.kind}"
 
 
 def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ...]:
-    """Parse an expression such as `100*hidden(skip)+embedding` into loss terms, given the numbers of layers of both models.
+    """Parse a distillation loss such as `100*hidden(skip)+embedding` into its terms.
+
+    `student` and `teacher` are the numbers of layers of both models.
 
     >>> parse_matches("100*hidden(skip)", 6, 12)[0].pairs
     ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))
@@ -78,7 +80,7 @@ def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ..
 
 
 def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of layers (student, teacher) that a layer map such as `skip`, `last` or `1:2/2:4` names.
+    """Parse a layer map (`skip`, `last`, `1:2/2:4`) into layer pairs (student, teacher), given both numbers of layers.
 
     >>> map_layers("last", 3, 12)
     ((1, 10), (2, 11))
@@ -102,7 +104,7 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
         own, theirs = int(numbers[1]), int(numbers[2])
         if not (1 <= own <= student and 1 <= theirs <= teacher):
             raise PretuneError(
-                f"layer map {text!r}: there is no pair {own}:{theirs}; the student has layers 1 to {student}, the teacher 1 to {teacher}"
+                f"layer map {text!r}: there is no pair {own}:{theirs}; choose student layers 1 to {student} and teacher layers 1 to {teacher}"
             )
         pairs.append((own, theirs))
     return tuple(pairs)
@@ -110,7 +112,7 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
 
 @dataclass(frozen=True)
 class DistillHidden(Objective):
-    """An objective whose loss is the distance between a student's and a teacher's hidden states."""
+    """A distillation objective whose loss is the distance between a student's and a teacher's hidden states."""
 
     teacher: Teacher = field(repr=False, compare=False)
     matches: tuple[LayerMatch, ...]
@@ -120,11 +122,11 @@ class DistillHidden(Objective):
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether attention weights are compared, which needs the lengths of the sequences on the host."""
+        """Return whether the loss compares attention weights, which needs the sequence lengths on the CPU."""
         return any(match.kind == "attention" for match in self.matches)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return spans of whole sentences in shuffled batches; used only if no other objective divides the text."""
+        """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -135,17 +137,17 @@ class DistillHidden(Objective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: every token, for each loss term."""
+        """Return the maximum number of targets per batch, by loss term: one per token."""
         return {match.name: packing.tokens for match in self.matches}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return linear projections from the student's width to the teacher's; none if the widths are equal."""
+        """Return linear projections from the student's hidden size to the teacher's; none if both sizes are equal."""
         widths = backbone.width, self.teacher.backbone.width
         kinds = [match.kind for match in self.matches if match.kind != "attention" and widths[0] != widths[1]]
         return nn.ModuleDict({kind: OutputLinear(*widths, bias=False) for kind in kinds})
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the distances between the states of student and teacher, one loss term per kind of match."""
+        """Return the distances between the hidden states of student and teacher, one loss term per kind of distance."""
         with torch.no_grad():
             theirs = cached_teacher(backbone, self.teacher.backbone)(*batch.packed, keep="all").layers
         ours = backbone(*batch.packed, keep="all").layers
@@ -167,7 +169,7 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance of student (`ours`) and teacher (`theirs`) states at the tokens `at`, (m,)."""
+        """Return the distance between student states `ours` and teacher states `theirs` at the tokens `at`, (m,)."""
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x
@@ -193,7 +195,7 @@ class DistillHidden(Objective):
         layout, found = self_layout(packed), []
         if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):
             raise PretuneError(
-                "attention can be matched only between single stacks of layers, not encoder-decoders; leave `attention` out"
+                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave `attention` out"
             )
         for own, layer in match.pairs:
             with torch.no_grad():

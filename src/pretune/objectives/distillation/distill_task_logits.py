@@ -31,7 +31,7 @@ SMALLEST = 1e-7  # lower bound of probabilities before the logarithm
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """The class probabilities that a student is trained on, one row per example."""
+    """The class probabilities that a student is trained on in distillation, one row per example."""
 
     shares: Array  # (rows, classes) probabilities: one-hot labels of labeled rows, the teacher's for the others
     hard: int  # the number of labeled rows, which come first
@@ -50,7 +50,7 @@ class DistillLogits(WrappedTask):
     tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the task; the target of each sequence is the number of its example."""
+        """Set the row number of each sequence's example as its target, to look up the teacher's probabilities."""
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         sequences.targets[self.task.name] = (np.arange(len(sequences.lengths)), sequences.index)
         return sequences
@@ -67,7 +67,7 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the distance between logits and the teacher's probabilities `taught`, (m, classes) each, as (m,)."""
+        """Return the KL divergence or MSE between logits and teacher probabilities `taught`, (m, classes), as (m,)."""
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))
@@ -78,10 +78,7 @@ class DistillLogits(WrappedTask):
         return F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1) * heat**2
 
     def table(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return labels and teacher's probabilities, (rows, classes) each, and the teacher's weight, (rows,), on a device.
-
-        The tensors are copied to each device once.
-        """
+        """Return labels and teacher probabilities, (rows, classes), and teacher weights, (rows,), cached per device."""
         if device not in self.tables:
             teaching = self.teaching
             rows, hard = len(teaching.shares), teaching.hard

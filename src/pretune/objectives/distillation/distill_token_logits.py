@@ -23,9 +23,9 @@ TERM = "match_logits"
 
 @dataclass(frozen=True)
 class DistillTokens(WrappedObjective):
-    """A language-modeling objective with the KL divergence from a teacher's probabilities at the same tokens.
+    """A language-modeling objective plus the KL divergence from a teacher's token probabilities.
 
-    `weight` is the weight of the divergence, `own` that of the objective's own loss.
+    `weight` is the loss weight of the divergence, `own` that of the objective.
     """
 
     objective: Objective
@@ -35,19 +35,19 @@ class DistillTokens(WrappedObjective):
     own: float = 1.0
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the wrapped objective, with its targets repeated for the divergence from the teacher."""
+        """Corrupt sequences as the wrapped objective does, and repeat its targets for the teacher's loss term."""
         sequences = self.objective.corrupt(sequences, tokenizer, draws)
         at = sequences.targets[self.objective.name][0]
         sequences.targets[TERM] = (at, np.zeros(len(at), dtype=np.int64))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch, including those of the divergence."""
+        """Return the maximum number of targets per batch, by loss term, including the teacher's term."""
         room = self.objective.max_targets(packing)
         return room | {TERM: room[self.objective.name]}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the wrapped objective and the divergence from the teacher's probabilities."""
+        """Return the loss of the wrapped objective plus the KL divergence from the teacher's token probabilities."""
         loss = self.objective.loss(head, backbone, batch)
         targets, name = batch.targets[TERM], self.objective.name
         teacher = self.teacher

@@ -17,16 +17,16 @@ class Teacher(Protocol):
 
     @property
     def heads(self) -> Any:
-        """Return the heads of the model by the name of their objective."""
+        """Return the output heads of the model, keyed by the names of their objectives."""
 
 
 def frozen_copy(root: Any, device: torch.device) -> Any:
-    """Return a copy of a model without gradients, on the student's device and in the student's precision."""
+    """Return a frozen copy of the model `root` on `device`, with bfloat16 activations on a GPU, else float32."""
     copy = deepcopy(root).requires_grad_(False).eval().to(device)
     copy.set_activation_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return copy
 
 
 def cached_teacher(student: Any, teacher: Any) -> Any:
-    """Return a teacher's backbone, with a cache of its states if the student's backbone has one."""
+    """Return the backbone `teacher`, wrapped to cache its states if the backbone `student` caches its own."""
     return student.cached_other(teacher) if isinstance(student, WrappedBackbone) else teacher

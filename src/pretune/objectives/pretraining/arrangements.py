@@ -15,12 +15,12 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 
 
 def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arrangement:
-    """Cut documents into spans of whole sentences, one per sequence of at most `length` tokens, template included."""
+    """Cut documents into spans of whole sentences of at most `length` tokens each, special tokens included."""
     store = data.require_store("this objective")
     template = data.template.document_template
     text_length = length - template.num_special_tokens(pair=False)
     if text_length < 1:
-        raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
+        raise PretuneError(f"sequences of {length} tokens leave no room for text; set a greater batch.max_length")
     starts, lengths, documents = cut_documents(store, data.documents, text_length, draws)
     arrangement = Arrangement(store, data.tokenizer, template, starts[:, None], lengths[:, None])
     return resample_languages(arrangement, data, documents, draws)
@@ -40,9 +40,9 @@ class ReadsDocuments(Objective):
 
 
 def resample_languages(arrangement: Arrangement, data: Data, documents: Array, draws: EpochRandom) -> Arrangement:
-    """Add a column `language` to an arrangement and resample its sequences, so that small languages come more often.
+    """Resample the sequences of an epoch so that small languages are more frequent; add a column `language`.
 
-    `documents` (m,) gives the document of each sequence. With a single language the arrangement is returned unchanged.
+    `documents` (m,) gives the document of each sequence. With one language, the arrangement is returned unchanged.
     """
     if not data.languages:
         return arrangement
@@ -54,10 +54,9 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
 
 
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
-    """Return indices of members, resampled so that a group's share is its size to a power (Lample and Conneau, 2019).
+    """Return indices into `groups`, resampled so that a group's share is proportional to its size to the power `power`.
 
-    Return as many indices as there are members. An oversampled group is repeated; of an undersampled group, a different
-    random part is drawn in each epoch.
+    The total stays the same (Lample and Conneau, 2019). Undersampled groups lose other members in each epoch.
 
     >>> np.bincount(np.array([0] * 16 + [1] * 4)[resample_groups(np.array([0] * 16 + [1] * 4), 0.5, EpochRandom(0))]).tolist()
     [13, 7]

@@ -29,9 +29,8 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class BiLM(Objective):
     """Bidirectional language modeling: a forward and a backward stack share one embedding and one softmax.
 
-    The loss is the mean over both directions. With `stateful`, documents are read as contiguous streams: the forward stack
-    continues where the previous batch ended, and the backward stack reads the same streams from their ends, so each has
-    its own batches.
+    The loss is the mean over both directions. With `stateful`, documents are read as contiguous streams across batches,
+    by the backward stack from their end.
     """
 
     stateful: bool = False
@@ -47,10 +46,7 @@ class BiLM(Objective):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the next token (direction 0) and the previous token (direction 1) of each token as targets.
-
-        A target's `at` is a token and a direction.
-        """
+        """Set each token's next token (direction 0) and previous token (direction 1) as targets."""
         if self.stateful:
             return self.apart(sequences)
         offsets, count = sequences.offsets, len(sequences.ids)
@@ -63,7 +59,7 @@ class BiLM(Objective):
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """Set the targets of stateful batches, in which the backward stack has its own text, `sequences.second`."""
+        """Set the next token in each reading direction as target; `sequences.second` is the text to read backward."""
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]
@@ -75,11 +71,11 @@ class BiLM(Objective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: every token, in both directions."""
+        """Return the maximum number of prediction targets per batch: two per token, one for each direction."""
         return {self.name: 2 * packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary, which both directions share."""
+        """Return a new output layer over the vocabulary, which both reading directions share."""
         make: Any = getattr(backbone, "direction_head", None)
         if make is None:
             raise PretuneError(
@@ -89,7 +85,7 @@ class BiLM(Objective):
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of both directions together, and log that of each direction."""
+        """Return the cross-entropy of both reading directions together, and log that of each direction."""
         targets = batch.targets[self.name]
         at, direction = targets.at.unbind(1)
         carry = None
@@ -113,7 +109,7 @@ class BiLM(Objective):
 
 @dataclass
 class BidirectionalEpoch:
-    """An epoch of batches from text streams: the same streams are read forward and, as the second side, backward."""
+    """An epoch of stateful batches, in which a forward and a backward language model read the same text streams."""
 
     ahead: StreamEpoch
     back: StreamEpoch
@@ -122,18 +118,18 @@ class BidirectionalEpoch:
         return len(self.ahead)
 
     def sizes(self) -> Array:
-        """Return the number of sequences of each batch, (batches,)."""
+        """Return the number of sequences in each batch of the epoch, (batches,)."""
         return np.asarray(self.ahead.sizes())
 
     def pack(self, index: int) -> Sequences:
-        """Return batch `index` of the forward streams, with the batch of the backward streams as its second side."""
+        """Return batch `index`: the sequences to read forward and, as `second`, the sequences to read backward."""
         sequences = self.ahead.pack(index)
         sequences.second = self.back.pack(index)
         return sequences
 
 
 def direction_losses(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the summed cross-entropy and the weighted number of correct predictions of each direction, (2,) each."""
+    """Return the cross-entropy and the correct predictions, weighted by `weight` (m, 2), per direction, (2,) each."""
     logits = logits.float()
     losses = F.cross_entropy(logits, target, reduction="none")
     right = (logits.argmax(-1) == target).float()

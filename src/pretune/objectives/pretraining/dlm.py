@@ -28,13 +28,12 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class DLM(SequenceClassification, LearnsFromRows):
-    """Dialogue language modeling over up to `max_turns` turns (QRQ, QRR, QQR, …) with their roles as segments, if available.
+    """Dialogue language modeling: classify windows of up to `max_turns` turns as real or as having one turn replaced.
 
-    One turn of each sequence is drawn. Sequences are matched in pairs, at random among those of one source whose drawn
-    turns have the same role, about the same length, and different words. Both turns are truncated to the shorter length,
-    and a share `replace_rate` of the pairs exchange them, so that roles, positions, and lengths do not reveal the label. Sequences
-    without a match are read but not labeled. Windows over long dialogues do not overlap, and start at other turns in later
-    epochs.
+    One turn of each window is drawn. Windows are matched in pairs, at random among those of one file whose drawn turns
+    have the same role, about the same length, and different words. Both turns are truncated to the shorter length, and
+    a share `replace_rate` of the pairs exchange them, so that roles, positions, and lengths do not reveal the label.
+    Windows without a match have no label.
     """
 
     max_turns: int = 3
@@ -55,7 +54,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         return read_dialogues(files, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return one sequence per window of turns; of windows that are too long, the longest turns are truncated."""
+        """Return one sequence per window of dialogue turns; in too long windows, the longest turns are truncated."""
         if not isinstance(data.rows, Dialogues):
             raise PretuneError("dlm learns from dialogues; give it a .jsonl file of dialogues")
         rows, tokens = data.rows, data.token_rows
@@ -79,7 +78,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         text_length = packing.length - template.num_special_tokens(pair=False) - (len(template.pair) - 1) * (most - 1)
         if text_length < most:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for {most} turns; choose a greater length"
+                f"sequences of {packing.length} tokens leave no room for {most} turns; set a greater batch.max_length"
             )
         cut = truncate_longest_first(spans, text_length)
         arrangement = Arrangement(
@@ -95,7 +94,11 @@ class DLM(SequenceClassification, LearnsFromRows):
         return plan_epoch(arrangement, packing, draws)
 
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
-        """Exchange a turn of matched dialogues (m, k), in place; return labels (m,): 0 real, 1 fake, -1 unmatched."""
+        """Exchange a turn between matched windows, in place; return labels (m,): 0 real, 1 fake, -1 unmatched.
+
+        `turn` and `spans` (m, k) are the turns of each window and their lengths; `dialogue` numbers each turn's
+        dialogue.
+        """
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)
         drawn = turn[every, place]
@@ -114,10 +117,9 @@ class DLM(SequenceClassification, LearnsFromRows):
 
 
 def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
-    """Group turns, given the dialogue of each, into windows of up to `size` turns of one dialogue.
+    """Group the turns of each dialogue into windows of up to `size` turns; return indices (m, size), padded with -1.
 
-    Return (m, size) indices of turns, padded with -1. Each epoch after the first cuts at other places. A single turn that
-    is left over belongs to no window.
+    `dialogue` (n,) numbers the dialogue of each turn. Later epochs cut elsewhere; single turns left over are dropped.
     """
     _, first, counts = np.unique(dialogue, return_index=True, return_counts=True)
     shift = draws.integers(size, "shift", first) if draws.epoch else np.zeros_like(first)
@@ -132,13 +134,13 @@ def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
 
 
 def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bool:
-    """Return whether the turns of a role come from several dialogues and differ in their words."""
+    """Return whether the turns `used` with the role `role` come from several dialogues and differ in their words."""
     turns = used[np.array(rows.roles)[used] == role]
     return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1
 
 
 def truncate_longest_first(spans: Array, room: int) -> Array:
-    """Return text lengths (m, k), shortened from the longest down so that each row sums to at most `room`."""
+    """Return text lengths `spans` (m, k), the longest of each row shortened until the row sums to at most `room`."""
     most = spans.shape[1]
     limit = np.full(len(spans), room // most)
     for _ in range(most):  # what shorter texts leave free is divided among the longer ones

@@ -24,10 +24,9 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class LM(TokenPrediction):
-    """Left-to-right language modeling.
+    """Left-to-right language modeling or, with `backward`, right-to-left language modeling (as in ULMFiT).
 
-    With `stateful`, documents are read as contiguous streams, and each batch continues where the previous one ended. With
-    `backward`, tokens are predicted from right to left, by a model that reads in that direction (as in ULMFiT).
+    With `stateful`, documents are read as contiguous streams, and each batch continues where the previous one ended.
     """
 
     stateful: bool = False
@@ -44,10 +43,7 @@ class LM(TokenPrediction):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the following token of each token as its target, or the preceding one if the model reads backward.
-
-        The last token of a sequence has no target, unless the sequences have a column `next`.
-        """
+        """Set the token that is read after each token as its target: the next or, with `backward`, the previous one."""
         if "next" in sequences.columns:
             following = sequences.columns["next"]
             at = np.flatnonzero(following >= 0)
@@ -61,7 +57,7 @@ class LM(TokenPrediction):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's output layer over the vocabulary; raise an error if the model reads in the other direction."""
+        """Return a new output layer over the vocabulary; raise an error if the model reads in the wrong direction."""
         if self.backward != getattr(backbone, "backward", False):
             direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
             raise PretuneError(

@@ -26,10 +26,10 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class MaskedItem(TokenPrediction):
-    """Masked item prediction: a share `mask_rate` of the items becomes [MASK] and is predicted.
+    """Masked item prediction: a share `mask_rate` of the items in a user's history becomes [MASK] and is predicted.
 
-    In a share `mask_last_rate` of the sequences only the last item is masked, as when the model recommends the next item. The last
-    `num_held_out` items of every history are held out for evaluation.
+    In a share `mask_last_rate` of the sequences, only the last item is masked, as when the next item is recommended.
+    The last `num_held_out` items of every history are held out for evaluation.
     """
 
     mask_rate: float = 0.2
@@ -42,22 +42,22 @@ class MaskedItem(TokenPrediction):
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut user histories into windows, from the newest items backward; later epochs cut at other places."""
+        """Cut user histories into sequences, from the newest item backward; later epochs cut at other places."""
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
             raise PretuneError("item reads user histories; give it a store of histories instead of labeled rows")
         if items < 2:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for two items; choose a greater length"
+                f"sequences of {packing.length} tokens leave no room for two items; set a greater batch.max_length"
             )
         begin, end = history_bounds(data.store, data.documents, self.num_held_out)
         if not len(begin):
             raise PretuneError(
-                f"item needs histories of {self.num_held_out + 2} items or more, of which the last {self.num_held_out} are held out for "
-                "evaluation, and the store has none; give it longer histories or a smaller `num_held_out`"
+                f"item needs histories of {self.num_held_out + 2} items or more (the last {self.num_held_out} are held out for "
+                "evaluation), and the store has none; give it longer histories or a smaller num_held_out"
             )
         sizes = end - begin
         shift = draws.integers(items // 2 + 1, "shift", begin) if draws.epoch else np.zeros_like(begin)
@@ -73,7 +73,7 @@ class MaskedItem(TokenPrediction):
         return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask items of the histories, and set the original items as targets."""
+        """Mask items of user histories, and set the original items as prediction targets."""
         at = choose_masked(sequences, self.mask_rate, draws)
         only_last = draws.uniform("last", sequences.index) < self.mask_last_rate
         at = np.sort(np.concatenate([at[~only_last[sequences.owner[at]]], last_items(sequences)[only_last]]))
@@ -81,15 +81,12 @@ class MaskedItem(TokenPrediction):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: the masked items."""
+        """Return the maximum number of prediction targets per batch, by loss term: one per masked item."""
         return {self.name: max_masked(packing, self.mask_rate)}
 
 
 def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Array]:
-    """Return where histories begin and end in a store, without their last `held` items.
-
-    Histories with fewer than two items left are dropped.
-    """
+    """Return where user histories of two items or more begin and end in a store, without their last `held` items."""
     bounds = store.sentence_offsets[store.document_offsets]
     begin, end = bounds[documents], bounds[documents + 1] - held
     long_enough = end - begin >= 2
@@ -97,6 +94,6 @@ def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Ar
 
 
 def last_items(sequences: Sequences) -> Array:
-    """Return the index of the last non-special token of each sequence, (b,)."""
+    """Return the index of the last item (the last token that is not special) of each sequence, (b,)."""
     free = np.flatnonzero(~sequences.columns["special"])
     return np.asarray(free[np.searchsorted(free, sequences.offsets[1:]) - 1])

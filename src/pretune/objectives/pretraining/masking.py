@@ -25,7 +25,7 @@ PASSES = 2  # over the pieces: when one does not fit, the second pass fills the 
 
 @dataclass(frozen=True)
 class MaskingUnits:
-    """Text divided into units that are masked as a whole, such as words; a unit is one or more adjacent pieces."""
+    """Text divided into units to mask, such as spans; each unit consists of adjacent pieces, such as words."""
 
     first: Array  # (k,) first token of each piece
     sizes: Array  # (k,) tokens of each piece
@@ -33,7 +33,7 @@ class MaskingUnits:
 
 
 def word_units(sequences: Sequences) -> MaskingUnits:
-    """Return whole words as masking units; a sequence that starts inside a word starts with the rest of that word."""
+    """Return whole words as units to mask; of a word that is cut at the start of a sequence, the rest is a unit."""
     special = sequences.columns["special"]
     bounds = special | sequences.columns["word"] | sequence_starts(sequences)
     bounds[1:] |= special[:-1]
@@ -45,7 +45,7 @@ def word_units(sequences: Sequences) -> MaskingUnits:
 
 
 def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
-    """Return a mask (k,) of the pieces at the start of a sequence or after a special token."""
+    """Return a mask (k,) of the pieces, such as words, that start a sequence or follow a special token."""
     begins = sequence_starts(sequences)[pieces.first]
     begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
     begins[:1] = True
@@ -53,17 +53,16 @@ def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
 
 
 def sequence_starts(sequences: Sequences) -> Array:
-    """Return a mask (n,) of the tokens that are the first of their sequence."""
+    """Return a mask (n,) that is True at the first token of each sequence."""
     begins = np.zeros(len(sequences.ids), dtype=bool)
     begins[sequences.offsets[:-1][sequences.lengths > 0]] = True
     return begins
 
 
 def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> MaskingUnits:
-    """Return spans of whole words as masking units; the share of spans with n words is shares[n - 1].
+    """Return random spans of whole words as units to mask; shares[n - 1] is the share of spans with n words.
 
-    No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
-    distribution, and all words are about equally likely to be masked.
+    No span crosses a special token. All words are about equally likely to be masked.
     """
     pieces = word_units(sequences)
     owner = sequences.owner[pieces.first]
@@ -83,7 +82,7 @@ def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> Maski
 
 
 def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
-    """Return known phrases as masking units, and each other word as a unit (Sun et al., 2019)."""
+    """Return the phrases in `known`, and every word outside of them, as units to mask (Sun et al., 2019, ERNIE)."""
     pieces = word_units(sequences)
     found = known.find(sequences.ids, pieces.first, pieces.sizes, run_starts(sequences, pieces))
     inside = np.zeros(len(found) + 1, dtype=np.int64)  # +1 where the later words of a phrase begin, -1 where they end
@@ -98,9 +97,9 @@ def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
 
 
 def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: MaskingUnits | None = None) -> Array:
-    """Return the indices of the tokens to mask, (m,) and sorted: about `rate` of each sequence, never special tokens.
+    """Return the sorted indices (m,) of tokens to mask: about a share `rate` of each sequence, never special tokens.
 
-    The goal is round(rate · length), at least 1. Single tokens reach it exactly; pieces of several tokens never exceed it.
+    Units, or single tokens, are chosen at random until at most round(rate · length) tokens, but at least 1, are masked.
     """
     if units is None:
         return choose_masked_tokens(sequences, rate, draws)
@@ -127,7 +126,7 @@ def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: 
 
 
 def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) -> Array:
-    """Return the indices of the tokens to mask, if single tokens are masked rather than words or spans."""
+    """Return the sorted indices (m,) of single tokens to mask: a share `rate` of each sequence, no special tokens."""
     free = np.flatnonzero(~sequences.columns["special"])
     bounds = np.searchsorted(free, sequences.offsets)
     wanted = mask_counts(rate, np.diff(bounds))
@@ -138,9 +137,10 @@ def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) 
 
 
 def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
-    """Shuffle the pieces of each sequence, units kept together; return sort keys (k,), with positions as low bits.
+    """Shuffle the pieces to mask (tokens or words) of each sequence; return sort keys (k,), with positions as low bits.
 
-    Sequence i has the pieces from bounds[i] to bounds[i + 1], before and after shuffling.
+    Pieces bounds[i] to bounds[i + 1] belong to sequence i and start at the tokens `first` (k,). Pieces with the same
+    value in `unit` (k,), such as the words of a span, stay adjacent.
     """
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
@@ -155,18 +155,18 @@ def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Arra
 
 
 def mask_counts(rate: float, lengths: Array) -> Array:
-    """Return the number of tokens to mask per sequence, (b,), given how many of each may be masked."""
+    """Return the number of tokens to mask in each sequence, (b,): round(rate · length), but at least 1."""
     return np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
 
 
 def max_masked(packing: Packing, rate: float) -> int:
-    """Return an upper bound on the number of masked tokens per batch; rounding can add half a token per sequence."""
+    """Return the maximum number of masked tokens in a batch within the limits `packing`, rounding included."""
     sequences = min(packing.sequences, packing.tokens)
     return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
 
 
 def first_of_run(sequences: Sequences, at: Array) -> Array:
-    """Return, for each masked token in `at`, the index of the first token of its run of masked tokens, (m,)."""
+    """Return, for each masked token in `at` (m,), the index of the first token of its run of adjacent masked tokens."""
     begins = sequence_starts(sequences)[at]
     begins[1:] |= at[1:] != at[:-1] + 1
     begins[:1] = True
@@ -183,9 +183,9 @@ def mask_tokens(
     swapped: float,
     together: Array | None = None,
 ) -> Array:
-    """Replace chosen tokens by [MASK] or random tokens, in shares `masked` and `swapped`; return the original tokens.
+    """Replace a share `masked` of the tokens `at` by [MASK] and `swapped` by random tokens; return the original tokens.
 
-    One draw per token decides; with `together`, which gives the first token of each token's span, one draw per span.
+    One random draw decides for all tokens with the same value in `together` (m,), such as those of a span.
     """
     mask = tokenizer.role("mask")
     original = sequences.ids[at]
@@ -200,7 +200,7 @@ def mask_tokens(
 
 
 def check_positive_fractions(name: str, **shares: float | None) -> None:
-    """Raise an error for options that are not greater than 0 and at most 1; None means that an option is not set."""
+    """Raise an error if a keyword argument, an option of the objective `name`, is neither None nor in (0, 1]."""
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
             given = value if isinstance(value, str) else format(value, "g")
@@ -208,18 +208,18 @@ def check_positive_fractions(name: str, **shares: float | None) -> None:
 
 
 def check_replacements(name: str, masked: float, swapped: float) -> None:
-    """Raise an error if the shares of [MASK] and of random tokens add up to more than 1."""
+    """Raise an error if the shares `masked` (become [MASK]) and `swapped` (become random tokens) exceed 1 in total."""
     if masked + swapped > 1 + 1e-9:
         raise PretuneError(
-            f"{name}: masked={masked:g} and swapped={swapped:g} add up to more than 1; lower one of them"
+            f"{name}: mask_replace_prob={masked:g} and random_replace_prob={swapped:g} add up to more than 1; lower one of them"
         )
 
 
 def geometric_weights(p: float, longest: int) -> Array:
-    """Return weights (longest,) of the span lengths 1 … longest, geometrically distributed (SpanBERT)."""
+    """Return weights (longest,) of the span lengths 1 to `longest`: geometric with parameter `p` (SpanBERT)."""
     return p * (1 - p) ** np.arange(longest)
 
 
 def inverse_length_weights(longest: int) -> Array:
-    """Return weights (longest,) of the n-gram lengths 1 … longest, proportional to 1/n (ALBERT)."""
+    """Return weights (longest,) of the n-gram lengths 1 to `longest`, proportional to 1/n (ALBERT)."""
     return 1 / np.arange(1.0, longest + 1)

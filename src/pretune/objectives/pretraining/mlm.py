@@ -37,17 +37,15 @@ class MLM(ReadsDocuments):
     Parameters
     ----------
     mask_rate, final_mask_rate
-        The share of tokens that are chosen; with `final_mask_rate` it changes linearly to that over training.
+        The share of tokens that are chosen; with `final_mask_rate`, it changes linearly to that share during training.
     mask_replace_prob, random_replace_prob
         The shares of the chosen tokens that become [MASK] and that become random tokens.
     unit
-        What is masked as a whole. In spans, one draw decides between [MASK], random tokens, and no change.
+        What is masked as a whole: token, word, span, ngram or phrase. The tokens of a span are all replaced alike.
     static_masks
         The number of different masks of each text, used in turn by the epochs; 0 draws new masks in each epoch.
-    span_geometric_p
-        The parameter of the geometric distribution of span lengths.
-    max_span_length
-        The maximal number of words of a span (default 10) or an n-gram (default 3).
+    span_geometric_p, max_span_length
+        The parameter of geometric span lengths, and the most words of a span (default 10) or an n-gram (default 3).
     phrases
         A file with one phrase per line, for `unit=phrase`.
     span_boundary
@@ -75,18 +73,21 @@ class MLM(ReadsDocuments):
         if self.unit not in units:
             raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {suggest(str(self.unit), units)}")
         masking.check_positive_fractions(
-            self.name, rate=self.mask_rate, final_rate=self.final_mask_rate, stop=self.span_geometric_p
+            self.name,
+            mask_rate=self.mask_rate,
+            final_mask_rate=self.final_mask_rate,
+            span_geometric_p=self.span_geometric_p,
         )
         masking.check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
-                f"{self.name}: unit=phrase and phrases=FILE must be given together; find phrases in a store with: pretune phrases"
+                f"{self.name}: unit=phrase and phrases=FILE must be given together; `pretune phrases` writes such a file"
             )
         if self.phrases is not None:
             check_phrase_file(self.phrases)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens, and set the original tokens as targets."""
+        """Mask tokens, and set the original tokens as prediction targets."""
         rate = self.mask_rate
         if self.final_mask_rate is not None:
             rate += (self.final_mask_rate - self.mask_rate) * draws.progress
@@ -102,7 +103,7 @@ class MLM(ReadsDocuments):
         return sequences
 
     def _units(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> masking.MaskingUnits | None:
-        """Return the units that are masked as a whole; None for single tokens."""
+        """Return the units that are masked as a whole, such as words or spans; None for single tokens."""
         match self.unit:
             case "token":
                 return None
@@ -118,12 +119,12 @@ class MLM(ReadsDocuments):
                 return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of masked tokens per batch, at the highest masking rate."""
+        """Return the maximum number of prediction targets per batch: the masked tokens, at the highest masking rate."""
         most = masking.max_masked(packing, max(self.mask_rate, self.final_mask_rate or 0.0))
         return {self.name: most, "boundary": most} if self.span_boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's output layer over the vocabulary, with a second one for span boundaries if needed."""
+        """Return a new output layer over the vocabulary and, with `span_boundary`, one for span boundaries."""
         head = backbone.vocabulary_head()
         if self.span_boundary:
             head.add_module("boundary", BoundaryHead(backbone))

@@ -27,11 +27,10 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 class NSP(SequenceClassification):
     """Next sentence prediction: a share `negative_rate` of the pairs has its second text from another document.
 
-    Pairs are matched two by two, at random among those of one source whose second texts have about the same length. Both
-    second texts are truncated to the shorter length, and a share of the matches exchange them, so that every text is read
-    once per epoch (except the few truncated tokens) and the label is independent of the lengths. Single sentences and
-    pairs without a match, such as those of a source with one document, are read but not labeled. A share `short_seq_prob` of the
-    documents is read in shorter pairs.
+    Each pair is matched at random with one of the same file whose second text is about as long. Both second texts are
+    truncated to the shorter length, and a share of the matches exchange them, so that every text is read once per epoch
+    and lengths do not reveal the label. Single sentences and pairs without a match have no label. A share
+    `short_seq_prob` of the documents is cut into shorter pairs.
     """
 
     negative_rate: float = 0.5
@@ -40,7 +39,7 @@ class NSP(SequenceClassification):
     name: ClassVar[str] = "nsp"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into pairs of adjacent texts, and exchange the second texts of some pairs."""
+        """Cut documents into pairs of adjacent texts, and exchange the second texts of some pairs between documents."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
         store = data.require_store(self.name)
         pairs = np.flatnonzero(spans[:, 1] > 0)

@@ -26,10 +26,9 @@ from pretune.text.tokenizers.template import Template
 
 
 class ParallelText(LearnsFromRows):
-    """Base class of objectives that read a text and its translation as one sequence, each in its own template.
+    """Base class of objectives that read a text and its translation as one sequence, each with its special tokens.
 
-    Subclasses have the options `language_pair` (such as en-fr, of all pairs, where the names of columns or files do not tell),
-    and `text` and `pair` (columns of a table).
+    `text` and `pair` are columns of a table; `language_pair` (en-fr) is needed unless file or column names tell it.
     """
 
     pattern: ClassVar[Pattern | None] = full
@@ -43,13 +42,13 @@ class ParallelText(LearnsFromRows):
         check_languages(self.name, self.language_pair)
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows:
-        """Read pairs of texts from tables, or from pairs of files with aligned lines."""
+        """Read pairs of texts from tables with two text columns, or from pairs of files with aligned lines."""
         return read_parallel_languages(
             files, {"text": str(self.text), "pair": str(self.pair)}, self.language_pair, errors
         )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return one sequence per pair of texts; pairs that are too long or have an empty side are dropped.
+        """Return one sequence per pair of texts; drop pairs that are too long or have an empty text.
 
         Column `side` is 0 for the tokens of the first text and 1 for those of the second.
         """
@@ -80,14 +79,14 @@ class ParallelText(LearnsFromRows):
 
 
 def restart_positions(sequences: Sequences) -> Sequences:
-    """Set the positions of the second text of each sequence so that they start at 0 again."""
+    """Restart the positions in the second text of each sequence at 0, and return the sequences."""
     second = np.bincount(sequences.owner, weights=sequences.columns["side"] == 0).astype(np.int64)
     sequences.positions = sequences.index_in_sequence - sequences.columns["side"] * second[sequences.owner]
     return sequences
 
 
 def check_attention(name: str, backbone: Backbone) -> None:
-    """Raise an error for models without full attention, whose masks depend on positions and fail if positions restart."""
+    """Raise an error if a model lacks full attention, because other attention patterns fail if positions restart."""
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
         if (

@@ -31,13 +31,10 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class PLM(TokenPrediction, AddsTokens):
     """Permutation language modeling: one token in `k` is predicted, in n-grams of up to `max_ngram` words.
 
-    The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `num_parts` parts that are read in
+    The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `num_parts` parts, read in
     order. Within a part, the tokens that are not predicted come first and attend to each other in both directions; the
-    predicted tokens follow in random order. The first token of a text is never predicted. With `stateful`, documents are
-    read as contiguous streams, and each batch continues where the previous one ended.
-
-    This follows the released code except for the positions of the n-grams, which are drawn at random; the released code
-    goes through the text from left to right and leaves about k · n tokens of context around each.
+    predicted tokens follow in random order. With `stateful`, each batch continues the documents of the previous one.
+    Unlike the released code, which goes from left to right, n-grams are placed at random.
     """
 
     k: float = 6
@@ -64,8 +61,7 @@ class PLM(TokenPrediction, AddsTokens):
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Choose the tokens to predict and their order, and insert a query token after each predicted token.
 
-        The token itself is content for tokens later in the order; its query (1 in column `stream`) predicts it. Column
-        `order` gives ranks; context has the rank of the start of its part.
+        A query (1 in column `stream`) predicts its token from the tokens with lower ranks (column `order`).
         """
         units = masking.span_units(sequences, draws, masking.inverse_length_weights(self.max_ngram))
         predicted = np.zeros(len(sequences.ids), dtype=bool)
@@ -89,7 +85,7 @@ class PLM(TokenPrediction, AddsTokens):
         )
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        """Return each token's rank in the order of prediction, (n,): even for context, odd for predicted tokens."""
+        """Return each token's rank in the random prediction order, (n,): even where `context` is True, else odd."""
         cuts = sequences.lengths[:, None] * np.arange(self.num_parts + 1) // self.num_parts
         sizes, number = np.diff(cuts).ravel(), np.arange(self.num_parts)
         rank = np.empty(len(context), dtype=np.int64)
@@ -98,12 +94,12 @@ class PLM(TokenPrediction, AddsTokens):
         return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of predicted tokens per batch, with rounding in each sequence."""
+        """Return the maximum number of prediction targets per batch: one in `k` tokens, rounded in each sequence."""
         sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(packing.tokens / self.k) + sequences // 2 + 1)}
 
     def max_packing(self, packing: Packing) -> Packing:
-        """Return the packing limits including the inserted query tokens."""
+        """Return the batch limits `packing`, raised by the query tokens that the objective inserts."""
         most = self.max_targets(packing)[self.name]
         length = packing.length + int(packing.length / self.k) + 1
         sequences = packing.sequences + -(-most // packing.length)

@@ -37,7 +37,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class Generator(nn.Module):
-    """A small encoder with an output layer (ELECTRA's generator) that reads the embeddings of the discriminator."""
+    """A small masked language model (ELECTRA's generator) that reads the embeddings of the discriminator."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Generator(nn.Module):
 
 
 class RTDHead(nn.Module):
-    """A head with a generator and a discriminator, which computes one logit per token (positive if replaced)."""
+    """The head of replaced token detection: a generator, and a discriminator that returns one logit per token."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class RTDHead(nn.Module):
         initialize(self)
 
     def exports(self) -> dict[str, Export]:
-        """Return the generator as a masked language model that can be saved on its own."""
+        """Return the parts of the head that can be saved as separate models: the generator, a masked language model."""
         layers: Any = self.generator.backbone.layers
         attention, feed_forward = layers[0].attention.part, layers[0].feed_forward.part
         sizes = {
@@ -95,12 +95,13 @@ class RTDHead(nn.Module):
 @register_objective
 @dataclass(frozen=True)
 class RTD(ReadsDocuments):
-    """Replaced token detection: a share `mask_rate` of the tokens is masked and filled in by the generator.
+    """Replaced token detection: a share `mask_rate` of the tokens is masked and filled in by a generator.
 
-    The discriminator's loss is weighted by `discriminator_weight`. By default, the generator has as many `generator_layers` as the backbone, `generator_size`
-    times its width, and one attention head per 64 units; `generator_layers`, `generator_hidden_size`, and `generator_heads` override that. As in the released
-    code, every token is classified, special tokens included, and a correct fill counts as original. As in the paper, all
-    chosen tokens become [MASK] (the released code leaves 15 % of them unchanged).
+    The loss of the discriminator, which classifies tokens as original or replaced, is multiplied by
+    `discriminator_weight`. By default, the generator has the backbone's number of layers, `generator_size` times its
+    width, and one attention head per 64 units. As in the released code, special tokens are classified too, and a
+    correct fill counts as original. As in the paper, all chosen tokens become [MASK] (the released code leaves 15 % of
+    them unchanged).
     """
 
     mask_rate: float = 0.15
@@ -115,13 +116,10 @@ class RTD(ReadsDocuments):
     corrupts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate, generator_size=self.generator_size)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens for the generator, and set the original tokens as targets of generator and discriminator.
-
-        The generator has targets at the masked tokens; the discriminator has all tokens in order.
-        """
+        """Mask tokens; set the masked ones as targets of the generator, and all as targets of the discriminator."""
         mask = tokenizer.role("mask")
         at = choose_masked(sequences, self.mask_rate, draws)
         sequences.targets[generator_term(self.name)] = (at, sequences.ids[at])
@@ -130,16 +128,16 @@ class RTD(ReadsDocuments):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: masked tokens (generator), all (discriminator)."""
+        """Return the maximum number of targets per batch: masked tokens (generator) and all tokens (discriminator)."""
         return {generator_term(self.name): max_masked(packing, self.mask_rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the generator and the discriminator's output layers."""
+        """Return a new generator together with the output layers of the discriminator."""
         width = self.generator_hidden_size or max(8, 8 * round(self.generator_size * backbone.width / 8))
         heads = self.generator_heads or max(1, width // 64)
         if width % heads:
             raise PretuneError(
-                f"rtd: the generator's width {width} is not divisible by {heads} heads; give a width and heads that match"
+                f"rtd: the generator's width {width} is not divisible by {heads} heads; change generator_hidden_size or generator_heads"
             )
         layers = self.generator_layers or sum("embed" not in name for name, _ in backbone.groups())
         return RTDHead(backbone, width, layers, heads)
@@ -169,7 +167,7 @@ def generator_term(name: str) -> str:
 
 
 def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return sums from which the share, accuracy, precision, and recall of detected replaced tokens are computed."""
+    """Return weighted counts for the accuracy, precision and recall of tokens `flagged` as replaced, by metric."""
     found = (weight * (flagged & replaced)).sum()
     return {
         "replaced": (weight * replaced).sum(),
@@ -184,7 +182,7 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
 def run_generator(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
-    """Return the generator's loss under the name `term`, and one token per masked position sampled from its predictions."""
+    """Return the generator's loss at the masked tokens `hidden`, named `term`, and a token sampled for each of them."""
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
@@ -199,7 +197,7 @@ def run_generator(
 
 
 def sample_tokens(logits: Tensor) -> Tensor:
-    """Sample one token per row of logits (m, vocabulary) with Gumbel noise."""
+    """Sample one token id per row of logits (m, vocabulary), by the Gumbel-max trick."""
     chance = torch.rand(logits.shape, device=logits.device).clamp(1e-9, 1 - 1e-7)
     return (logits.float() - torch.log(-torch.log(chance))).argmax(-1)
 

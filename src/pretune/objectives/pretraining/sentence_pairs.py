@@ -28,7 +28,7 @@ PATIENCE = 4  # rounds of matching without a match before the remaining items ar
 
 
 class SequenceClassificationHead(nn.Module):
-    """A binary classifier on the state of the start token: the model family's pooler, then a linear layer."""
+    """A binary classifier of sequences: the model family's pooler on the first token, then a linear layer."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -36,35 +36,32 @@ class SequenceClassificationHead(nn.Module):
         self.output = OutputLinear(backbone.width, 2)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the logits (m, 2) for states of start tokens, (m, width)."""
+        """Return the logits (m, 2) of a binary classifier, given the hidden states of first tokens, (m, width)."""
         return self.output(self.pooler(states))
 
 
 class SequenceClassification(Objective):
-    """Base class of objectives that classify whole sequences into two classes at their start token.
-
-    A subclass arranges the sequences and gives each a label under its own name: 0, 1, or UNLABELED.
-    """
+    """Base class of objectives that predict a binary label of each sequence, unless UNLABELED, from its first token."""
 
     owns_arrangement: ClassVar[bool] = True
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label of each labeled sequence as the target of its start token; tokens are unchanged."""
+        """Set the label of each labeled sequence as the target at its first token; tokens are unchanged."""
         labels = sequences.labels[self.name]
         labeled = labels != UNLABELED
         sequences.targets[self.name] = (sequences.offsets[:-1][labeled], labels[labeled])
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: one per sequence."""
+        """Return the maximum number of prediction targets per batch, by loss term: one per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a pooler followed by a binary classifier."""
+        """Return a new binary classifier of sequences: a pooler and a linear layer."""
         return SequenceClassificationHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of the labels at the start tokens."""
+        """Return the cross-entropy of a binary classifier on the first token of each labeled sequence."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
@@ -74,19 +71,21 @@ def split_into_pairs(
 ) -> tuple[Array, Array, Array]:
     """Cut documents into spans, and each span into two texts at a random sentence boundary.
 
-    Return starts (m, 2), lengths (m, 2), and documents (m,). A span of a single sentence is a first text without a second:
-    the second length is 0. `short` is the share of documents that are cut into shorter spans.
+    Return the starts and lengths of both texts, (m, 2) each, and their documents (m,). In a span of one sentence, the
+    second length is 0. A share `short` of the documents is cut into shorter spans.
     """
     store = data.require_store(name)
     text_length = packing.length - data.template.num_special_tokens(pair=True)
     if text_length < 2:
-        raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; choose a greater length")
+        raise PretuneError(
+            f"sequences of {packing.length} tokens leave no room for two texts; set a greater batch.max_length"
+        )
     starts, lengths, documents = cut_documents(store, data.documents, text_length, draws, short, from_both_ends=True)
     first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
             f"{name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
-            "give it longer documents or choose a greater length"
+            "give it longer documents or set a greater batch.max_length"
         )
     begins = np.stack([starts, starts + first], axis=1)
     first = np.where(first > 0, first, lengths)
@@ -94,10 +93,9 @@ def split_into_pairs(
 
 
 def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
-    """Return the group (m,) of each sequence, given its document; only sequences of one group exchange texts.
+    """Return the group (m,) of each sequence, given its document; only sequences of the same group exchange texts.
 
-    `files` and `languages` (documents,) are those of all documents. A group is a file. Files with a single document form
-    one group per language; otherwise a folder of such files would have no negatives.
+    A group is a file, or all single-document files in a language; `files` and `languages` give those of each document.
 
     >>> exchange_groups(np.array([0, 0, 1, 2]), np.zeros(4, dtype=int), np.array([0, 0, 1, 2, 3])).tolist()
     [0, 0, 0, -1, -1]
@@ -111,9 +109,9 @@ def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
 def match_in_pairs(
     lengths: Array, kinds: Array, owners: Array, draws: EpochRandom, words: Array | None = None
 ) -> Array:
-    """Return the partner of each of m items, or -1: items of about the same length are matched at random.
+    """Match m items of about the same length at random in pairs; return the index of each item's partner, or -1.
 
-    The two items of a pair have the same kind, different owners and, if `words` numbers their contents, different words.
+    Partners have the same kind, different owners and, if given, different `words` (numbers of their contents).
 
     >>> match_in_pairs(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), EpochRandom(0)).tolist()
     [3, 2, 1, 0]

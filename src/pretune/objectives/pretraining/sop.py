@@ -20,9 +20,8 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 class SOP(SequenceClassification):
     """Sentence order prediction: detect whether two adjacent texts are swapped, as a share `swap_rate` of the pairs is.
 
-    Both texts come from one document, so the topic does not reveal the label. Single sentences have no label.
-    Pairs that start inside a sentence (the rest of an overlong one) have none either, because only first texts can
-    start that way. A share `short_seq_prob` of the documents is read in shorter pairs.
+    Single sentences have no label, nor have pairs that start inside a sentence, because only a first text can start
+    there. A share `short_seq_prob` of the documents is cut into shorter pairs.
     """
 
     swap_rate: float = 0.5

@@ -20,10 +20,7 @@ PLACE_WIDTH = 200
 
 
 class BoundaryHead(nn.Module):
-    """An output layer over both boundary states and an embedding of the position inside the span.
-
-    Two hidden layers lead to the token embedding.
-    """
+    """An output layer that predicts a masked token from the states on both sides of its span and its position in it."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -35,24 +32,24 @@ class BoundaryHead(nn.Module):
         initialize(self)
 
     def look(self, states: Tensor, at: Tensor) -> Tensor:
-        """Concatenate both boundary states and the embedding of the position for each target.
+        """Concatenate the states on both sides of a masked span and the embedding of the position in it, per target.
 
-        `states` is (n, width), `at` is (m, 3): left boundary, right boundary, position. The result is
-        (m, 2 · width + PLACE_WIDTH).
+        `states` is (n, width); `at` (m, 3) is left, right, position. The result is (m, 2 · width + PLACE_WIDTH).
         """
         left, right, place = at.unbind(1)
         return torch.cat([states[left], states[right], self.places(place).to(states.dtype)], dim=1)
 
     def forward(self, seen: Tensor, tokens: Tensor) -> Tensor:
-        """Return the logits (m, vocabulary) for the inputs that `look` makes, given the token embedding."""
+        """Return the logits (m, vocabulary) for the vectors `seen` that `look` made, given the embedding `tokens`."""
         out: Tensor = self.output(self.inner(seen), tokens)
         return out
 
 
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
-    """Return which masked tokens `at` have a boundary, and their left boundary, right boundary, and position, (m, 3).
+    """Return which masked tokens `at` have a token on both sides of their span, and inputs (m, 3) to predict them from.
 
-    `first` gives the start of each token's span. A span has a boundary if its sequence has a token on either side of it.
+    Inputs are the indices of the tokens left and right of the span, and the position in the span, which starts at
+    `first`.
     """
     last = at[np.searchsorted(first, first, side="right") - 1]
     offsets, owner = sequences.offsets, sequences.owner[at]

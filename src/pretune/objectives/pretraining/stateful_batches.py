@@ -19,10 +19,9 @@ from pretune.text.store.store import Store
 def stream_epoch(
     data: Data, packing: Packing, draws: EpochRandom, *, backward: bool = False, framed: bool = False
 ) -> StreamEpoch:
-    """Divide documents into streams of contiguous text.
+    """Divide documents into streams of contiguous text, and return an epoch of batches that continue each other.
 
-    With `backward`, time runs from the end of each stream to its start. With `framed`, documents have the special tokens
-    that the template puts around them.
+    With `backward`, streams are read from end to start. With `framed`, documents have the template's special tokens.
     """
     store = data.require_store("a stateful objective")
     if data.languages:
@@ -47,9 +46,9 @@ def stream_epoch(
 
 @dataclass
 class StreamEpoch:
-    """An epoch of streams of contiguous text, in g groups that are read in turns: pack t · g + i holds group i at time step t.
+    """An epoch of stateful batches, in which each sequence continues a stream of contiguous text.
 
-    All documents, each with its special tokens, are concatenated, and the result is cut into equally long streams.
+    Concatenated documents are cut into equally long streams in g groups; batch t · g + i holds group i at time step t.
     """
 
     store: Store
@@ -65,15 +64,14 @@ class StreamEpoch:
         return len(self.streams) * self.groups
 
     def sizes(self) -> Array:
-        """Return the number of sequences of each batch, (batches,), including padding."""
+        """Return the number of sequences in each batch, (batches,), including those that are padding."""
         per_pack, window = self.streams.num_streams // self.groups, self.streams.window
         return np.full(len(self), per_pack - (-per_pack * (window - self.streams.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
         """Return batch `index`: one group of streams at one time step, one sequence per stream.
 
-        Column `next` has the token that is read after each token, -1 for none. Column `document_start` marks where the reading of a
-        document or of a stream starts.
+        Column `next` is the token read after each token, or -1; `document_start` marks starts of documents and streams.
         """
         time, group = divmod(index, self.groups)
         window = self.streams.batch(len(self.streams) - 1 - time if self.backward else time)
@@ -100,7 +98,7 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Return the token ids at `places` of the concatenated documents, and whether they are special tokens."""
+        """Return the token ids at `places`, inside documents numbered `document`, and a mask of special tokens."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text
@@ -113,7 +111,7 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return a mask (n,) of the tokens at which words start."""
+        """Return a mask (n,) of the tokens at `places`, inside documents numbered `document`, that start words."""
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

@@ -26,10 +26,9 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class TLM(ParallelText, TokenPrediction):
-    """Translation language modeling: tokens of both texts are masked as in `mlm`; positions restart in the second text.
+    """Translation language modeling: tokens of a text and its translation are masked as in `mlm`.
 
-    `language_pair`, such as en-fr, are those of all pairs, where the names of columns or files do not tell; `text` and `pair`
-    are columns of a table.
+    `text` and `pair` are columns of a table; `language_pair` (en-fr) is needed unless file or column names tell it.
     """
 
     mask_rate: float = 0.15
@@ -43,12 +42,12 @@ class TLM(ParallelText, TokenPrediction):
     shared_head: ClassVar[str] = "mlm"  # tlm and mlm share one output layer
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate)
         check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
         super().__post_init__()
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens of both texts, with the originals as targets, and restart the positions in the second."""
+        """Mask tokens of both texts, set the originals as targets, and restart the positions in the translation."""
         at = choose_masked(sequences, self.mask_rate, draws)
         original = mask_tokens(
             sequences, at, tokenizer, draws, masked=self.mask_replace_prob, swapped=self.random_replace_prob
@@ -57,10 +56,10 @@ class TLM(ParallelText, TokenPrediction):
         return restart_positions(sequences)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: the masked tokens."""
+        """Return the maximum number of prediction targets per batch, by loss term: one per masked token."""
         return {self.name: max_masked(packing, self.mask_rate)}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary; refuse a model without full attention."""
+        """Return a new output layer over the vocabulary; raise an error for a model without full attention."""
         check_attention(self.name, backbone)
         return super().head(backbone)

@@ -11,18 +11,18 @@ from pretune.text.packing.sequences import Packing
 
 
 class TokenPrediction(Objective):
-    """Base class of objectives whose loss is the cross-entropy over the vocabulary at the targets of one term."""
+    """Base class of objectives that predict tokens, with the cross-entropy over the vocabulary as their loss."""
 
     label_smoothing: float = 0.0
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: every token."""
+        """Return the maximum number of prediction targets per batch, by loss term: one per token."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary."""
+        """Return a new output layer over the vocabulary, as the model family defines it."""
         return backbone.vocabulary_head()
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy at the targets, continuing from the recurrent state of the batch if it has one."""
+        """Run the backbone on a batch and return the cross-entropy over the vocabulary at its targets."""
         return token_loss(self.name, head, backbone, batch, self.label_smoothing)

@@ -20,10 +20,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class TRTD(ParallelText, RTD):
-    """Replaced token detection on pairs of translations, with the options of `rtd` and `tlm`.
-
-    In a joint objective with `rtd`, both use its generator, and the `generator_size`, `generator_layers`, `generator_hidden_size`, and `generator_heads` given there.
-    """
+    """Replaced token detection on pairs of translations; trained together with `rtd`, both use one generator."""
 
     language_pair: str = ""
     text: str = ""
@@ -33,14 +30,14 @@ class TRTD(ParallelText, RTD):
     shared_head: ClassVar[str] = "rtd"  # rtd and trtd share one generator and one discriminator
 
     def __post_init__(self) -> None:
-        check_positive_fractions(self.name, rate=self.mask_rate, size=self.generator_size)
+        check_positive_fractions(self.name, mask_rate=self.mask_rate, generator_size=self.generator_size)
         super().__post_init__()
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens of both texts for the generator, and restart the positions in the second."""
+        """Mask tokens of a text and its translation for the generator, and restart the positions in the second text."""
         return restart_positions(super().corrupt(sequences, tokenizer, draws))
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the generator and the discriminator's output layers; refuse a model without full attention."""
+        """Return a new generator and discriminator output; raise an error for a model without full attention."""
         check_attention(self.name, backbone)
         return super().head(backbone)

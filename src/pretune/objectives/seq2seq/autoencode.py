@@ -31,12 +31,12 @@ class Autoencode(TokenPrediction, AddsTokens):
     owns_arrangement: ClassVar[bool] = True
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences, half as long as a sequence may be."""
+        """Cut documents into spans of whole sentences, at most half as long as a sequence, so that two copies fit."""
         arrangement = arrange_document_spans(data, packing.length // 2, draws)
         return PlannedEpoch(arrangement, plan_lengths(2 * arrangement.lengths, packing, draws))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Repeat every sequence, and set the tokens of the second copy as targets."""
+        """Repeat every sequence, and set the tokens of the second copy as prediction targets."""
         starts, lengths = sequences.offsets[:-1], sequences.lengths
         order = span_indices(np.repeat(starts, 2), np.repeat(lengths, 2))
         columns = {name: column[order] for name, column in sequences.columns.items()}
@@ -46,9 +46,9 @@ class Autoencode(TokenPrediction, AddsTokens):
         return made
 
     def max_packing(self, packing: Packing) -> Packing:
-        """Return the packing limits unchanged: sequences are arranged so that both copies fit."""
+        """Return the batch limits `packing` unchanged, because texts are cut so that both of their copies fit."""
         return packing
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: half of the tokens."""
+        """Return the maximum number of prediction targets per batch, by loss term: half of the tokens."""
         return {self.name: packing.tokens // 2 + 1}

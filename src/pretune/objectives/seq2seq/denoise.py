@@ -39,17 +39,14 @@ class Denoise(Seq2Seq):
 
     Parameters
     ----------
-    permute_sentences
-        Whether to put sentences in random order.
-    rotate
-        Whether to rotate each text so that it starts at a random token.
+    permute_sentences, rotate
+        Whether to put sentences in random order, and whether to rotate each text so that it starts at a random token.
     infill_rate, poisson_lambda
-        The share of tokens to replace in spans of Poisson(`poisson_lambda`) tokens, each by a single mask token; an empty span
-        inserts a mask token.
+        The share of tokens to replace in spans of Poisson(`poisson_lambda`) tokens, each by one mask token.
     mask_rate, delete_rate
         The shares of the remaining tokens to mask and to delete, one by one.
     language
-        The language whose token is in the template, for a family that has one there (mBART); by default each text's own.
+        The language of all texts, for templates with a language token (mBART); by default that of each text.
     """
 
     permute_sentences: bool = True
@@ -71,7 +68,7 @@ class Denoise(Seq2Seq):
             )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences, with the language token of each text if the template has one."""
+        """Cut documents into spans of whole sentences, with a language token if the template has one (mBART)."""
         template = with_target_side(data.template)
         if "language" not in template.target or data.store is None:
             return text_epoch(replace(data, template=template), packing, draws)
@@ -86,7 +83,7 @@ class Denoise(Seq2Seq):
         return epoch
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Add the chosen kinds of noise to the source one after the other; the target is the original text."""
+        """Add the enabled kinds of noise to the source, one after the other; the target is the original text."""
         texts, index = strip_template(sequences), sequences.index
         noisy = texts
         if self.permute_sentences:

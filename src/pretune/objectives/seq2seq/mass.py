@@ -29,9 +29,9 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class MASS(Seq2Seq):
     """MASS: a contiguous fragment, a share `mask_rate` of each text, is masked and predicted.
 
-    For the encoder, a share `mask_replace_prob` of the fragment's tokens becomes [MASK] and a share `random_replace_prob` random tokens, as in
-    BERT. The decoder does not see the rest of the text: its other inputs are masked or, with `trim_decoder_input`, left out, which
-    halves its cost and is what the paper did. Positions are those of the text either way.
+    In the encoder's input, the share `mask_replace_prob` of the fragment becomes [MASK], and `random_replace_prob`
+    random tokens. The decoder does not see the rest of the text: its other inputs are masked or, with
+    `trim_decoder_input`, left out, as in the paper. Positions are those of the text either way.
     """
 
     mask_rate: float = 0.5
@@ -45,7 +45,7 @@ class MASS(Seq2Seq):
         check_fraction(self.name, "mask_rate", self.mask_rate)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Choose a fragment of each text, mask it in the source, and make it the target."""
+        """Choose a fragment of each text, mask it in the source, and make it the decoder's target."""
         mask, lengths = tokenizer.role("mask"), strip_template(sequences).lengths
         size = self.sizes(lengths)
         begins = np.flatnonzero(~sequences.columns["special"])[segment_starts(lengths)]
@@ -79,7 +79,7 @@ class MASS(Seq2Seq):
         return np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target; with `trim_decoder_input`, targets are fragments only."""
+        """Return the batch limits of source and target; with `trim_decoder_input`, targets are only the fragments."""
         whole = (packing.tokens, packing.length)
         if not self.trim_decoder_input:
             return side_packings(packing, whole, whole)
@@ -88,6 +88,6 @@ class MASS(Seq2Seq):
         return side_packings(packing, whole, (min(packing.tokens, written), longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: the tokens of all masked fragments."""
+        """Return the maximum number of prediction targets per batch: the tokens of all masked fragments."""
         written = self.mask_rate * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}

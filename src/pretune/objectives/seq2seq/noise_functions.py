@@ -24,10 +24,7 @@ from pretune.text.spans import span_indices
 
 
 def reorder(texts: FlatTexts, begins: Array, draws: EpochRandom, index: Array, window: int | None = None) -> FlatTexts:
-    """Shuffle the units (words or sentences) that start where `begins` (n,) is True, within each text.
-
-    With `window`, no unit moves by more than that many positions.
-    """
+    """Shuffle the words or sentences of each text that start where `begins` is True, by at most `window` positions."""
     begins = begins.copy()
     begins[segment_starts(texts.lengths)] = True  # a text may start in the middle of a unit
     counts = segment_sum(begins, texts.lengths)
@@ -39,7 +36,7 @@ def reorder(texts: FlatTexts, begins: Array, draws: EpochRandom, index: Array, w
 
 
 def rotate(texts: FlatTexts, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Rotate each text so that it starts at a random token."""
+    """Rotate the tokens of each text so that it starts at a random one of them."""
     first = draws.integers(np.maximum(1, texts.lengths), "rotate", index)
     place = segment_positions(texts.lengths) + np.repeat(first, texts.lengths)
     place %= np.repeat(texts.lengths, texts.lengths)
@@ -47,7 +44,7 @@ def rotate(texts: FlatTexts, draws: EpochRandom, index: Array) -> FlatTexts:
 
 
 def infill(texts: FlatTexts, rate: float, mean: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Replace a share `rate` of the tokens, in spans of Poisson(`mean`) tokens, by one mask `token` per span."""
+    """Replace a share `rate` of each text, in spans of Poisson(`mean`) tokens, by one mask token `token` per span."""
     hidden = np.minimum(texts.lengths, np.maximum(1, np.round(rate * texts.lengths))).astype(np.int64)
     lengths, counts = span_lengths(hidden, mean, draws, index)
     gone = segment_sum(lengths, counts)
@@ -65,9 +62,9 @@ def infill(texts: FlatTexts, rate: float, mean: float, token: int, draws: EpochR
 
 
 def span_lengths(hidden: Array, mean: float, draws: EpochRandom, index: Array) -> tuple[Array, Array]:
-    """Draw Poisson span lengths until they cover `hidden` (b,) tokens per text; return lengths (s,) and spans per text (b,).
+    """Draw Poisson(`mean`) span lengths that sum to `hidden` (b,) per text; return them (s,) and spans per text (b,).
 
-    The last span of a text is shortened to fit. Where empty spans would make a text longer, they have one token instead.
+    The last span is shortened to fit. If empty spans would make a text longer, they get one token instead.
     """
     drawn = poisson(draws.uniform("lengths of spans", np.repeat(index, hidden), segment_positions(hidden)), mean)
     lengths, used = _limit_to_budget(drawn, hidden)
@@ -80,7 +77,7 @@ def span_lengths(hidden: Array, mean: float, draws: EpochRandom, index: Array) -
 
 
 def _limit_to_budget(drawn: Array, hidden: Array) -> tuple[Array, Array]:
-    """Return drawn span lengths, limited to a sum of `hidden` tokens per text, and which of them are used."""
+    """Limit the drawn span lengths to a sum of `hidden` tokens per text; return them and a mask of those used."""
     budget = np.repeat(hidden, hidden)
     before = segment_cumsum(drawn, hidden) - drawn
     used = before < budget
@@ -88,7 +85,7 @@ def _limit_to_budget(drawn: Array, hidden: Array) -> tuple[Array, Array]:
 
 
 def poisson(chance: Array, mean: float) -> Array:
-    """Turn uniform numbers in [0, 1) into Poisson-distributed integers."""
+    """Turn uniform numbers `chance` in [0, 1) into Poisson-distributed integers with mean `mean`."""
     top = int(mean + 12 * mean**0.5) + 12  # greater values have a probability below the resolution of `chance`
     steps = np.arange(1, top)
     logarithms = np.concatenate([[0.0], np.cumsum(np.log(mean) - np.log(steps))]) - mean
@@ -96,14 +93,14 @@ def poisson(chance: Array, mean: float) -> Array:
 
 
 def mask(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Replace a random share `rate` of the tokens of each text by the mask token."""
+    """Replace a random share `rate` of the tokens of each text by the mask token `token`."""
     ids = texts.ids.copy()
     ids[_choose(texts, rate, token, draws, "mask", index)] = token
     return FlatTexts(ids, texts.lengths)
 
 
 def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Delete a random share `rate` of the tokens of each text, except mask tokens; at least one token remains."""
+    """Delete a random share `rate` of each text, except mask tokens `token`; at least one token remains."""
     gone = _choose(texts, rate, token, draws, "delete", index, keep=1)
     kept = np.ones(len(texts.ids), dtype=bool)
     kept[gone] = False
@@ -113,7 +110,7 @@ def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index:
 def _choose(
     texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
 ) -> Array:
-    """Return the indices of a random share of the tokens, except mask tokens; at least `keep` per text are not chosen."""
+    """Return the indices of a random share `rate` of each text, except mask tokens `token`; leave at least `keep`."""
     free = texts.ids != token
     counts = segment_sum(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))

@@ -25,7 +25,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class Shuffle(Seq2Seq):
-    """Shuffling of whole words or sentences (`unit`), anywhere in the text or by at most `window` positions."""
+    """A denoising objective that shuffles words or sentences (`unit`), anywhere or by at most `window` positions."""
 
     unit: Literal["words", "sentences"] = "words"
     window: int | None = None

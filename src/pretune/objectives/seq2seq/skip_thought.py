@@ -35,7 +35,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class SkipThoughtHead(nn.Module):
-    """The family's output layer over the vocabulary, and two learned vectors that select the neighbor to generate."""
+    """An output layer over the vocabulary, and two learned vectors that tell the decoder which neighbor to generate."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -44,17 +44,16 @@ class SkipThoughtHead(nn.Module):
         self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return a vector for the previous and one for the next sentence, (2s, width), given sentence vectors (s, width)."""
+        """Return vectors for the previous and the next sentence, (2s, width), given sentence vectors (s, width)."""
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
 @register_objective
 @dataclass(frozen=True)
 class SkipThought(Seq2Seq):
-    """Skip-thought with one decoder for both neighbors, where the paper has two.
+    """Skip-thought: generate both neighbors of a sentence from its vector, with one decoder (the paper has two).
 
-    `pooling` turns the states of a sentence into its vector; a learned vector for the previous or the next sentence is
-    added to it.
+    `pooling` makes the vector from the states of the sentence; a learned vector per neighbor is added to it.
     """
 
     pooling: Literal["cls", "mean", "max", "last"] = "mean"
@@ -62,14 +61,16 @@ class SkipThought(Seq2Seq):
     name: ClassVar[str] = "skip_thought"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return every sentence with two neighbors in its document as a source, and its neighbors as two targets."""
+        """Return every sentence with two neighbors in its document as a source, and both neighbors as its targets."""
         store = data.require_store(self.name)
         template = with_target_side(data.template)
         read, written = Template(template.single, ()), Template(template.target, ())
         around = read.num_special_tokens(pair=False), written.num_special_tokens(pair=False) - 1
         most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
         if min(most) < 1:
-            raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; choose a greater length")
+            raise PretuneError(
+                f"sequences of {packing.length} tokens leave no room for text; set a greater batch.max_length"
+            )
         center = inner_sentences(store, data.documents)
         offsets = store.sentence_offsets
         triple = center[:, None] + np.array([0, -1, 1])
@@ -89,16 +90,16 @@ class SkipThought(Seq2Seq):
         return SourceTargetEpoch(source, plan_lengths(lengths, packing, draws), target, per=2)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set up teacher forcing for the previous and the next sentence of each source sentence."""
+        """Set up teacher forcing: shift each neighboring sentence by one token into decoder input and targets."""
         return shift_targets(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target; a pack is limited by the larger of both."""
+        """Return the batch limits of source and target, with two target sequences per source sequence."""
         longest = min(packing.length, max(1, packing.tokens // 2))
         return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the output layer over the vocabulary with the two neighbor vectors."""
+        """Return a new output layer over the vocabulary, with learned vectors for previous and next sentences."""
         return SkipThoughtHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -121,7 +122,7 @@ def inner_sentences(store: Store, documents: Array) -> Array:
 
 
 def one_state_per_sequence(target: Packed) -> Packed:
-    """Return packed sequences of one token each, one per sequence of `target`, as the decoder's source."""
+    """Return packed sequences of one dummy token, one per sequence of `target`, to attend to sentence vectors with."""
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)

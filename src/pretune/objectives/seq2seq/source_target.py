@@ -38,11 +38,7 @@ class FlatTexts:
 
 
 class Seq2Seq(TokenPrediction, TwoSided):
-    """Base class of objectives whose decoder generates a target text, with the cross-entropy of its tokens as the loss.
-
-    By default, documents are cut into spans of whole sentences, either side can fill a whole pack, and every token of the
-    target side is predicted.
-    """
+    """Base class of encoder-decoder objectives with the cross-entropy of the generated target text as their loss."""
 
     owns_arrangement: ClassVar[bool] = True
 
@@ -51,7 +47,7 @@ class Seq2Seq(TokenPrediction, TwoSided):
         return text_epoch(data, packing, draws)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target, for fixed shapes."""
+        """Return the batch limits of source and target, each of which may be as long as `packing` allows."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
@@ -66,7 +62,7 @@ class TextEpoch(PlannedEpoch):
     sentences: Array  # where sentences start in the token store, sorted
 
     def pack(self, index: int) -> Sequences:
-        """Return the sequences of batch `index`, with a column `sentence` that marks sentence starts."""
+        """Return the sequences of batch `index`, with a column `sentence` that marks where sentences start."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.frame = self.arrangement.template.target
@@ -83,7 +79,7 @@ class TextEpoch(PlannedEpoch):
 
 
 def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0) -> TextEpoch:
-    """Cut documents into spans of whole sentences, so that source and target fit with `spare` tokens left free."""
+    """Cut documents into spans of whole sentences that leave at least `spare` tokens free in each sequence."""
     template = with_target_side(data.template)
     spare = max(spare, count_special_items(template.target) - 1 - template.num_special_tokens(pair=False))
     arrangement = arrange_document_spans(replace(data, template=template), packing.length - spare, draws)
@@ -93,13 +89,13 @@ def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0)
 
 @dataclass
 class SourceTargetEpoch(PlannedEpoch):
-    """An epoch of source sequences with `per` target sequences each; targets per · i, per · i + 1, … belong to source i."""
+    """An epoch of source sequences with `per` target sequences each: those of source i start at target per · i."""
 
     target: Arrangement
     per: int = 1
 
     def pack(self, index: int) -> Sequences:
-        """Return the source sequences of batch `index`, with their unshifted target sequences as the second side."""
+        """Return the source sequences of batch `index`, with their target sequences, not yet shifted, as `second`."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
@@ -107,10 +103,10 @@ class SourceTargetEpoch(PlannedEpoch):
 
 
 def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws: EpochRandom) -> None:
-    """Report how many pairs are left out because they are too long or empty; raise an error if none is left."""
+    """Log how many pairs do not fit (`fits` is False), being too long or empty; raise an error if none fits."""
     if not fits.any():
         raise PretuneError(
-            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; choose a greater length"
+            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; set a greater batch.max_length"
         )
     if not fits.all() and draws.epoch == 0:
         log_info(
@@ -120,19 +116,19 @@ def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws
 
 
 def with_target_side(template: Template) -> Template:
-    """Return an input template that has a target part; by default a start token, the text, and an end token."""
+    """Return the input template with a target part; by default a start token, the text, and an end token."""
     made = template if template.target else replace(template, target=("start", "A", "end"))
     assert max(map(count_special_items, (made.single, made.target))) <= MAX_TEMPLATE_TOKENS
     return made
 
 
 def count_special_items(items: tuple[str, ...]) -> int:
-    """Return the number of special tokens in a template, given as a tuple of items."""
+    """Return the number of special tokens in a template: all of its items except the text."""
     return len(items) - 1
 
 
 def with_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
-    """Return the items of a template with the placeholder `language` replaced by the token of a language."""
+    """Return the items of a template, with the placeholder "language" replaced by the token of `language`."""
     return tuple(f"language {language}" if item == "language" else item for item in items)
 
 
@@ -156,13 +152,13 @@ def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
 
 
 def strip_template(sequences: Sequences) -> FlatTexts:
-    """Return the texts of sequences without their special tokens."""
+    """Return the texts of packed sequences without their special tokens."""
     free = ~sequences.columns["special"]
     return FlatTexts(sequences.ids[free], segment_sum(free, sequences.lengths))
 
 
 def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTexts:
-    """Return the texts with the tokens `before` and `after` around each."""
+    """Return the texts with the special tokens `before` and `after` added around each."""
     lengths = texts.lengths + len(before) + len(after)
     starts = segment_starts(lengths)
     ids = np.empty(int(lengths.sum()), dtype=np.int64)
@@ -175,7 +171,7 @@ def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTe
 def make_source_and_target(
     name: str, sequences: Sequences, source: FlatTexts, target: FlatTexts, tokenizer: Tokenizer
 ) -> Sequences:
-    """Return sequences with a source and a target, in their templates, and with the targets of loss term `name`."""
+    """Put source and target texts into the templates of `sequences`; set up teacher forcing for loss term `name`."""
     one = sequences.ids[: sequences.lengths[0]]  # all sequences have the same special tokens around their texts
     text = np.flatnonzero(~sequences.columns["special"][: len(one)])
     read = add_template_tokens(source, one[: text[0]], one[text[-1] + 1 :])
@@ -205,9 +201,9 @@ def shift_targets(name: str, sequences: Sequences) -> Sequences:
 def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """Return the batch limits of source and target, given the most tokens and the longest sequence of each.
+    """Return the batch limits of source and target, given (most tokens, longest sequence) as `read` and `written`.
 
-    There are `per` target sequences for each source sequence. Padding is cut into sequences too, which both limits allow.
+    There are `per` target sequences for each source sequence. Padding counts as further sequences.
     """
     sizes = [(int(tokens), longest) for tokens, longest in (read, written)]
     spare = max(-(-tokens // longest) for tokens, longest in sizes)
@@ -217,7 +213,7 @@ def side_packings(
 
 
 def check_fraction(name: str, option: str, value: float) -> None:
-    """Raise an error for an option that is not at least 0 and less than 1."""
+    """Raise an error if `value`, given for the option `option` of the objective `name`, is not in [0, 1)."""
     if not 0 <= value < 1:
         raise PretuneError(
             f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, for example, 0.3"
@@ -225,7 +221,7 @@ def check_fraction(name: str, option: str, value: float) -> None:
 
 
 def check_languages(name: str, languages: str) -> None:
-    """Raise an error for an option `languages` that does not name two languages, such as en-fr."""
+    """Raise an error if `languages`, unless empty, does not name two languages, such as en-fr."""
     if languages and len(languages.split("-")) != 2:
         raise PretuneError(
             f"{name}(language_pair={languages}): this does not name two languages; write, for example, language_pair=en-fr"

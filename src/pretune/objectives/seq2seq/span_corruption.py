@@ -44,10 +44,10 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class SpanCorruption(Seq2Seq):
-    """Span corruption: a share `noise_density` of the tokens is replaced, in spans of `mean_span_length` tokens on average.
+    """Span corruption: a share `noise_density` of the tokens is replaced, in spans of `mean_span_length` on average.
 
-    All ways to divide and place the spans are equally likely. The target ends with one more sentinel, as in the paper; the
-    released code leaves it out, never starts a text with a span, and always ends it with one.
+    All placements of spans are equally likely. The target ends with one more sentinel, as in the paper; the released
+    code leaves it out, never starts a text with a span, and always ends it with one.
     """
 
     noise_density: float = 0.15
@@ -63,7 +63,7 @@ class SpanCorruption(Seq2Seq):
             )
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences; raise an error if the tokenizer has too few sentinels."""
+        """Cut documents into spans of whole sentences; raise an error if the tokenizer has too few sentinel tokens."""
         template = with_target_side(data.template)
         text_length = packing.length - template.num_special_tokens(pair=False)
         hidden, count = self.amounts(np.array([max(1, text_length)]))
@@ -71,13 +71,13 @@ class SpanCorruption(Seq2Seq):
         if need > has:
             raise PretuneError(
                 f"spans in sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
-                f"train one with sentinels={need}, or set batch.max_length lower"
+                f"train a tokenizer with --extra-ids {need}, or set a smaller batch.max_length"
             )
         longest = int(hidden[0]) + need + count_special_items(template.target) - 1
         return text_epoch(data, packing, draws, spare=max(0, longest - packing.length))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Replace random spans by sentinels in the source; the target contains the replaced spans."""
+        """Replace random spans of the source by sentinels; the target has each sentinel followed by its span."""
         texts = strip_template(sequences)
         starts, lengths, counts = self.choose(texts.lengths, draws, sequences.index)
         source, target = replace_by_sentinels(
@@ -86,17 +86,14 @@ class SpanCorruption(Seq2Seq):
         return make_source_and_target(self.name, sequences, source, target, tokenizer)
 
     def amounts(self, lengths: Array) -> tuple[Array, Array]:
-        """Return the numbers of tokens and of spans to replace, (b,) each, given the lengths of texts."""
+        """Return the number of tokens and of spans to replace in each text, (b,) each, given the texts' lengths."""
         hidden = np.clip(np.round(self.noise_density * lengths), 1, np.maximum(1, lengths - 1)).astype(np.int64)
         spans = np.maximum(1, np.round(hidden / self.mean_span_length)).astype(np.int64)
         # There is at least one token between any two spans.
         return hidden, np.minimum(spans, np.minimum(hidden, lengths - hidden + 1))
 
     def choose(self, lengths: Array, draws: EpochRandom, index: Array) -> tuple[Array, Array, Array]:
-        """Draw random spans; return their starts in the texts and lengths, (s,) each, and the number of spans per text, (b,).
-
-        The replaced tokens are divided at random among the spans, and the others among the gaps before, between, and after.
-        """
+        """Draw the spans to replace; return their starts and lengths, (s,) each, and the number of spans per text."""
         hidden, counts = self.amounts(lengths)
         gaps = lengths - hidden + 1
         cut = segment_sample(hidden - 1, counts - 1, draws, "cuts of spans", index)
@@ -113,7 +110,7 @@ class SpanCorruption(Seq2Seq):
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target; rounding can shift a few tokens per sequence."""
+        """Return the batch limits of source and target, with room for rounding in each sequence."""
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
@@ -126,14 +123,17 @@ class SpanCorruption(Seq2Seq):
         return side_packings(packing, (read, packing.length), (written, longest))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: every token of the target side."""
+        """Return the maximum number of prediction targets per batch, by loss term: one per target token."""
         return {self.name: self.sides(packing)[1].tokens}
 
 
 def replace_by_sentinels(
     texts: FlatTexts, starts: Array, lengths: Array, counts: Array, sentinel: Array
 ) -> tuple[FlatTexts, FlatTexts]:
-    """Return the texts with a sentinel in place of each span, and the targets: each sentinel followed by its span."""
+    """Replace spans of texts, given their starts and lengths (s,), by sentinels; return the sources and the targets.
+
+    Text i has counts[i] spans. Its target is each sentinel followed by the span it replaces, and one last sentinel.
+    """
     owner, number = segment_ids(counts), segment_positions(counts)
     begins = segment_starts(texts.lengths)[owner] + starts
     hidden = span_indices(begins, lengths)
@@ -156,7 +156,7 @@ def replace_by_sentinels(
 
 
 def count_sentinels(tokenizer: Tokenizer) -> int:
-    """Return the number of consecutive sentinels of a tokenizer, starting with sentinel 0."""
+    """Return the number of sentinel tokens of a tokenizer, which are numbered from 0."""
     count = 0
     while tokenizer.has_role(f"sentinel {count}"):
         count += 1
@@ -164,5 +164,5 @@ def count_sentinels(tokenizer: Tokenizer) -> int:
 
 
 def sentinels(tokenizer: Tokenizer, count: int) -> Array:
-    """Return the ids of the first `count` sentinels."""
+    """Return the token ids of the first `count` sentinels of a tokenizer."""
     return np.array([tokenizer.role(f"sentinel {number}") for number in range(count)], dtype=np.int64)

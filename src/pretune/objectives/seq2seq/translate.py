@@ -34,11 +34,10 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class Translate(Seq2Seq, LearnsFromRows):
-    """Translation from `text` to `pair` and, with `bidirectional`, in the other direction too; `label_smoothing` is that of the loss.
+    """Translation of `text` into `pair` (columns of a table) and, with `bidirectional`, also in the other direction.
 
-    `language_pair`, such as en-fr, are those of text and pair. Their tokens replace the language placeholders of the template
-    (mBART); in a template without placeholders, the decoder starts from the token of the target language. `text` and
-    `pair` are columns of a table.
+    The tokens of the languages `language_pair`, such as en-fr, replace the placeholders of the template (mBART);
+    without placeholders, the decoder starts from the token of the target language.
     """
 
     label_smoothing: float = 0.1
@@ -60,7 +59,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         return read_parallel(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return a source and a target sequence per pair of texts; pairs that are too long or empty are dropped."""
+        """Return a source and a target sequence per pair of texts; drop pairs that are too long or incomplete."""
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
@@ -94,7 +93,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         return Template(with_language(template.single, first), ()), Template(with_language(target, second), ())
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set up teacher forcing; in pairs with reversed direction, exchange the language tokens."""
+        """Set up teacher forcing by shifting the targets; exchange the language tokens of reversed pairs."""
         assert sequences.second is not None
         if self.language_pair:
             pair = [tokenizer.role(f"language {name}") for name in self.language_pair.split("-")]
