@@ -9,7 +9,7 @@ from pretune.runtime.errors import PretuneError
 
 
 def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return corpus BLEU and chrF, with sacrebleu's signature of the BLEU variant."""
+    """Return corpus BLEU and chrF of translations, and sacrebleu's signature, which identifies the variant of BLEU."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
