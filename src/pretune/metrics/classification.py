@@ -1,7 +1,4 @@
-"""Classification metrics: accuracy, F1, Matthews correlation.
-
-The definitions are those of scikit-learn; NumPy code is faster, and bootstrap intervals need hundreds of evaluations.
-"""
+"""Classification metrics as in scikit-learn, but faster, because bootstrap intervals need hundreds of evaluations."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Diagnostic metrics: scores by linguistic phenomenon, gender parity, and preference between minimal pairs.
 
-Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020, arXiv:2010.15925
-(LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020, arXiv:2010.00133 (pairs of
-sentences, one of which states a stereotype).
+Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020,
+arXiv:2010.15925 (LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020,
+arXiv:2010.00133 (pairs of sentences, one of which states a stereotype).
 """
 
 from __future__ import annotations

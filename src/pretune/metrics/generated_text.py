@@ -1,8 +1,8 @@
 """Compute metrics of generated text: exact match, word F1, ROUGE, BLEU and chrF, all between 0 and 1.
 
-ROUGE-1, -2 and -L (Lin, 2004) are mean F1 over words, bigrams and longest common subsequences. BLEU (Papineni et al., 2002)
-and chrF (Popović, 2015) are corpus-level and equal to sacrebleu's (Post, 2018): BLEU with 4-grams and the 13a tokenization,
-chrF with character 6-grams and β = 2.
+ROUGE-1, -2 and -L (Lin, 2004) are mean F1 over words, bigrams and longest common subsequences. BLEU (Papineni et al.,
+2002) and chrF (Popović, 2015) are corpus-level and equal to sacrebleu's (Post, 2018): BLEU with 4-grams and the 13a
+tokenization, chrF with character 6-grams and β = 2.
 """
 
 from __future__ import annotations

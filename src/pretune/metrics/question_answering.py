@@ -1,7 +1,4 @@
-"""Compute the metrics of extractive question answering: exact match and word F1, as SQuAD's official script computes them.
-
-Rajpurkar et al., 2016, arXiv:1606.05250; with unanswerable questions 2018, arXiv:1806.03822.
-"""
+"""Exact match and word F1 of question answering, as in SQuAD's script (Rajpurkar et al., 2018, arXiv:1806.03822)."""
 
 from __future__ import annotations
 

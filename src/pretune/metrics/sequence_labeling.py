@@ -1,4 +1,4 @@
-"""Compute sequence labeling metrics: accuracy over words; precision, recall and F1 over entities."""
+"""Accuracy over words, and precision, recall and F1 over entities (Tjong Kim Sang and De Meulder, 2003, conlleval)."""
 
 from __future__ import annotations
 

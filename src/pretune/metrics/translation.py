@@ -1,4 +1,4 @@
-"""Compute translation metrics with sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
+"""Translation metrics from sacrebleu (Post, 2018, *A Call for Clarity in Reporting BLEU Scores*, arXiv:1804.08771)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def translation_metrics(translations: Sequence[str], references: Sequence[str]) 
     except ImportError as error:
         raise PretuneError('BLEU needs sacrebleu; install it with: pip install "pretune[eval]"') from error
     if len(translations) != len(references):
-        counts = f"{len(translations)} translations and {len(references)} references"
-        raise PretuneError(f"{counts}; give one reference per translation")
+        raise PretuneError(
+            f"there are {len(translations)} translations but {len(references)} references; give one reference per translation"
+        )
     bleu, texts = BLEU(), (list(translations), [list(references)])
     return {
         "bleu": round(bleu.corpus_score(*texts).score, 2),

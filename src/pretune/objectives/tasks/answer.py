@@ -1,4 +1,4 @@
-"""Extractive question answering: find the span of a passage that answers a question, or that none does (Rajpurkar et al., 2018)."""
+"""Extractive question answering: find the span of a passage that answers a question (Rajpurkar et al., 2018)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class AnswerTask(Task):
         """Return one sequence of at most `length` tokens per window of a passage: the question, then the window."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
-                "answer needs questions; give it a .json file in SQuAD's format, or .jsonl with questions and passages"
+                "the task answer needs questions with passages; give a .json file in SQuAD's format, or a .jsonl file"
             )
         tokens, template = data.tokens, data.template
         room = length - template.num_special_tokens(pair=True)

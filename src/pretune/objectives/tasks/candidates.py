@@ -1,4 +1,4 @@
-"""The base of tasks that compare candidates: one sequence per candidate, and a softmax over the candidates of a group."""
+"""The base of tasks that choose among candidates: one sequence per candidate, a softmax over those of an example."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array
     width = max(most, int(sizes.max(initial=0)))
     at, share = np.full((len(sizes), width), -1), np.zeros((len(sizes), width), dtype=np.float32)
     at[group[order], place], share[group[order], place] = order, shares[order]
-    something = share.sum(1) > 0
+    something = share.sum(1) > 0  # groups without a right candidate are left out
     return at[something], share[something] / share[something].sum(1, keepdims=True)
 
 

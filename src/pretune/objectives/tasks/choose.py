@@ -1,7 +1,7 @@
 """Multiple choice: choose which of several texts goes best with a text or a question.
 
-Sources: Roemmele et al., 2011, *Choice of Plausible Alternatives* (COPA); Zellers et al., 2018, arXiv:1808.05326 (SWAG); Lai et
-al., 2017, arXiv:1704.04683 (RACE); trained as in Devlin et al., 2019, arXiv:1810.04805, for SWAG.
+Sources: Roemmele et al., 2011, *Choice of Plausible Alternatives* (COPA); Zellers et al., 2018, arXiv:1808.05326
+(SWAG); Lai et al., 2017, arXiv:1704.04683 (RACE); trained as in Devlin et al., 2019, arXiv:1810.04805, for SWAG.
 """
 
 from __future__ import annotations

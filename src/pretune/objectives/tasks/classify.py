@@ -1,6 +1,6 @@
 """Classification of a text or a pair of texts, with one label or with any number of labels.
 
-Sources: Devlin et al., 2019, arXiv:1810.04805; King and Zeng, 2001, *Logistic Regression in Rare Events Data* (balanced weights).
+Sources: Devlin et al., 2019, arXiv:1810.04805; King and Zeng, 2001, *Logistic Regression in Rare Events Data*.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class LabelPrompt(InContextPrompt):
         """Return the word that stands for the gold label of an example."""
         if (label := str(row["label"])) not in self.words:
             raise PretuneError(
-                f"the prompt has no word for the label {label!r}; it has words for {', '.join(self.words)}"
+                f"the prompt has no word for the label {label!r}, only for {', '.join(self.words)}; add it to the verbalizer"
             )
         return self.words[label]
 
@@ -236,7 +236,7 @@ class Classify(LabelTask):
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
         if self.class_weight not in ("none", "balanced"):
-            raise PretuneError(f"classify: unknown weights={self.class_weight}; choose none or balanced")
+            raise PretuneError(f"classify(class_weight={self.class_weight}): unknown value; choose none or balanced")
 
     @property
     def primary_metric(self) -> str:
@@ -377,7 +377,7 @@ def check_pooling(name: str, pooling: str, template: Template | None = None) -> 
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")
     if pooling == "pair" and template is not None and not template.segments:
         raise PretuneError(
-            f"{name}: pooling=pair tells two texts apart by segments, which this model does not have; choose another pooling"
+            f"{name}: pooling=pair needs segments to tell two texts apart, and this model has none; choose another"
         )
 
 
@@ -405,7 +405,7 @@ def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str
         raise PretuneError(f"{file}: no row has a label; label some rows, or choose another column")
     if len(found) < least:
         raise PretuneError(
-            f"{file}: every row has the label {next(iter(found))!r}; classification needs two classes or more"
+            f"{file}: every row has the label {next(iter(found))!r}; add rows with another label, or choose another column"
         )
     folded: dict[str, str] = {}
     for label in found:

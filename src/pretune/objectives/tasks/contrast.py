@@ -1,7 +1,7 @@
 """Text embeddings: learn similar vectors for matching texts, with in-batch negatives or from similarity scores.
 
-Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (mean pooling, regression of cosines on scores); Henderson et al., 2017,
-arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
+Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (mean pooling, regression of cosines on scores); Henderson et al.,
+2017, arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Contrast(Task):
         if self.embedding.similarity != "cosine":
             raise PretuneError(
                 f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns and "
-                "predicts cosines; set similarity_fn_name to cosine in its config_sentence_transformers.json if that is intended"
+                "predicts cosines; to use cosines anyway, set similarity_fn_name to cosine in its config_sentence_transformers.json"
             )
         tokens = data.token_rows
         if prompt:

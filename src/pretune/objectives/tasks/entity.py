@@ -1,6 +1,6 @@
 """Cloze-style reading comprehension: choose which entity of a passage fills the gap of a query.
 
-Sources: Zhang et al., 2018, arXiv:1810.12885 (ReCoRD); Fenogenova et al., 2020, arXiv:2010.15925 (RuCoS, in Russian SuperGLUE).
+Sources: Zhang et al., 2018, arXiv:1810.12885 (ReCoRD); Fenogenova et al., 2020, arXiv:2010.15925 (RuCoS).
 """
 
 from __future__ import annotations

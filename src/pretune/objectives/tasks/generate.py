@@ -3,8 +3,8 @@
 summarize: Heavy rain has flooded …     Floods in the north
 cola sentence: The course is jumping.   unacceptable
 
-An encoder-decoder encodes the source and decodes the target. A decoder-only model reads source, delimiter and target in one
-sequence (Radford et al., 2019, GPT-2), and learns to predict the target only.
+An encoder-decoder encodes the source and decodes the target. A decoder-only model reads source, delimiter and target in
+one sequence (Radford et al., 2019, GPT-2), and learns to predict the target only.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Generate(TwoSided, Task):
         spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
         for label, ids in spelled.items():
             if not ids or set(ids) & {end, tokenizer.roles.get("unknown", -1)}:
-                raise PretuneError(f"answer {label!r}: this tokenizer has no tokens for it; choose another word")
+                raise PretuneError(f"the tokenizer cannot encode the answer {label!r}; choose another word for it")
         return TokenTrie([*ids, end] for ids in spelled.values())
 
     def most(self, data: Data) -> int:
@@ -200,7 +200,7 @@ class Generate(TwoSided, Task):
         spare = 0 if data.template.target else min(self.most(data), length // 2)
         arrangement = compose_sequences(parts, data.tokenizer, frame, length - spare)
         if data.rows.labels is not None:
-            arrangement.labels["tokens"] = self.costs(*self.both_sides(data, length))
+            arrangement.labels["tokens"] = self.costs(*self.both_sides(data, length))  # lengths in training
         return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:

@@ -66,7 +66,7 @@ class OnLayerFeatures(WrappedTask):
         if self.layers == "cove":
             if not hasattr(network, "encoder"):
                 raise PretuneError(
-                    "cove reads the encoder of a translation model; choose a model that was trained with translate"
+                    "cove features need the encoder of a translation model; choose one that was trained with translate"
                 )
             network = network.encoder
         embed = network.embed

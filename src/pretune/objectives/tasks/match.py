@@ -1,7 +1,7 @@
 """Classification of two marked spans: whether a word has the same sense twice, or two phrases are coreferent.
 
-Sources: Pilehvar and Camacho-Collados, 2019, arXiv:1808.09121 (WiC); Levesque et al., 2012, *The Winograd Schema Challenge* (WSC);
-trained as in SuperGLUE (Wang et al., 2019, arXiv:1905.00537): from the start token's state and the mean of each span.
+Sources: Pilehvar and Camacho-Collados, 2019, arXiv:1808.09121 (WiC); Levesque et al., 2012, *The Winograd Schema
+Challenge* (WSC); trained as in SuperGLUE (Wang et al., 2019, arXiv:1905.00537).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Match(LabelTask):
     labels: Sequence[str] = fitted(())
     pooling: Literal["cls", "mean", "max", "last"] = "cls"
     dropout: float = 0.1
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a label, or whose spans are not in their texts
 
     name: ClassVar[str] = "match"
     reads_spans: ClassVar[bool] = True
@@ -82,7 +82,9 @@ class Match(LabelTask):
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence of at most `length` tokens per row; longer texts are truncated around their spans."""
         if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.extra:
-            raise PretuneError("match needs rows with two marked spans; give it a file that has them")
+            raise PretuneError(
+                "match needs rows with two marked spans; give a file with the columns start1, end1, start2 and end2"
+            )
         if data.template.target:
             raise PretuneError(
                 "match needs an encoder, because it marks tokens of its input; choose an encoder instead of an encoder-decoder"

@@ -1,4 +1,4 @@
-"""Prompt-based classification: the word that a masked language model puts into a gap is the label (Schick and Schütze, 2021, PET).
+"""Prompt-based classification: a masked language model fills a gap with a label's word (Schick and Schütze, 2021).
 
 A delightful film. It was [MASK].    good → positive, bad → negative
 """
@@ -39,7 +39,7 @@ class Prompt(LabelTask):
     labels: Sequence[str] = fitted(())
     ids: tuple[int, ...] = fitted(())  # the tokens of the words
     mask: int = fitted(-1)
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a label or a text
 
     name: ClassVar[str] = "prompt"
     shared_head: ClassVar[str] = "mlm"
@@ -62,7 +62,7 @@ class Prompt(LabelTask):
         ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.verbalizer, self.labels))
         if len(set(ids)) < len(ids):
             raise PretuneError(
-                f"prompt(verbalizer={self.verbalizer}): two labels have the same word in this tokenizer; choose other words"
+                f"prompt(verbalizer={self.verbalizer}): two labels have words with the same token; choose other words"
             )
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 

@@ -1,7 +1,7 @@
 """Ranking with a cross-encoder: score how well candidates answer a query, each read together with the query.
 
-Sources: Nogueira and Cho, 2019, arXiv:1901.04085 (each pair alone); Cao et al., 2007, *Learning to Rank: From Pairwise Approach to
-Listwise Approach* (a softmax over the candidates of a query).
+Sources: Nogueira and Cho, 2019, arXiv:1901.04085 (each pair alone); Cao et al., 2007, *Learning to Rank: From Pairwise
+Approach to Listwise Approach* (a softmax over the candidates of a query).
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Rank(CandidateTask):
             )
         if self.ranking_loss == "listwise" and sizes.max() == 1:
             raise PretuneError(
-                f"{examples.file}: every query has one candidate{advise_options('name the column of query ids', ['group'])}; "
-                "or learn from each row alone: rank(ranking_loss=pointwise)"
+                f"{examples.file}: every query has only one candidate, so there is nothing to rank; use "
+                f"rank(ranking_loss=pointwise){advise_options('or name the column of query ids', ['group'])}"
             )
         if self.ranking_loss == "listwise" and (found == 0).any():
             log_info(

@@ -69,9 +69,9 @@ class Regress(Task):
     The head learns standardized numbers; after training, their mean and deviation are folded into its last layer.
     """
 
-    pooling: Pooling = "cls"
+    pooling: Pooling = "cls"  # how the states of a sequence become one vector
     dropout: float = 0.1
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a number or a text
     mean: float = fitted(0.0)
     deviation: float = fitted(1.0)
 

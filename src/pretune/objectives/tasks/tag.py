@@ -87,11 +87,13 @@ class Tag(Task):
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
-                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; correct it, or choose scheme=plain"
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, whose tags look like B-PER, I-PER and O; correct it, or choose scheme=plain"
             )
         if len(counts) < 2:
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
-            raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
+            raise PretuneError(
+                f"{examples.file}: {said}, but tagging needs at least two tags; check the column of tags"
+            )
         if scheme == "plain":
             return replace(self, labels=tuple(sorted(counts)), scheme=scheme, default_tag=counts.most_common(1)[0][0])
         marked = [parse_tags(tags) for tags in examples.tags]
