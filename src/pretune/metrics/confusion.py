@@ -39,7 +39,7 @@ def accuracy(counts: Array, labels: list[str]) -> float:
 
 
 def f1(counts: Array, labels: list[str]) -> float:
-    """Return the F1 of the positive class, given a confusion matrix: "1" if labels are 0 and 1, else the last label."""
+    """Return the F1 of the positive class ("1" if labels are 0 and 1, else the last label) from a confusion matrix."""
     positive = "1" if set(labels) <= {"0", "1"} else labels[-1]
     return f1_of(counts, np.array([label == positive for label in labels]))
 

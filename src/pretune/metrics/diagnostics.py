@@ -32,7 +32,7 @@ def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
 def by_phenomenon(
     categories: Sequence[Categories], expected: Sequence[str], predicted: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return accuracy and Matthews correlation per linguistic category and phenomenon, given those of each row.
+    """Return scores by linguistic category and phenomenon; `categories` has the categories and phenomena of each row.
 
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'

@@ -55,7 +55,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each tagged sentence by its share of correct tags; the answers list only the words with wrong tags."""
+    """Score each tagged sentence by its share of correct tags; results list only the words with wrong tags."""
     scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
         both = convert_tags(tags, task.written), answer["tags"]
@@ -130,7 +130,7 @@ def _score_by_error(expected: Any, predicted: Any, errors: Any) -> list[ScoredAn
 
 
 def score_rankings(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each query by the nDCG of its ranking; the answer shows its most relevant and its top-ranked candidate."""
+    """Score each query by the nDCG of its ranking; results show its most relevant and its top-ranked candidate."""
     queries, relevances = examples.queries, np.array(examples.labels)
     scores = np.array([answer["score"] for answer in answers])
     scored = []

@@ -17,7 +17,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Return a text in lower case without punctuation, English articles and extra spaces.
+    """Return a text in lower case without punctuation, English articles or extra spaces.
 
     >>> normalize("The  Eiffel Tower!")
     'eiffel tower'
@@ -38,7 +38,7 @@ def answer_f1(expected: str, predicted: str) -> float:
 
 
 def exact_match_and_f1(expected: Sequence[str], predicted: str) -> tuple[float, float]:
-    """Return exact match and word F1 of a prediction, the best over `expected`; if that is empty, "" is correct."""
+    """Return exact match and word F1 of a prediction, the best over all expected answers ("" if there are none)."""
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
     return exact, max(answer_f1(text, predicted) for text in golds)

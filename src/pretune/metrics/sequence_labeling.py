@@ -24,7 +24,7 @@ def entity_metrics(
 ) -> AdditiveMetrics:
     """Return word accuracy and, unless `plain`, precision, recall and F1 over entities, as conlleval computes them.
 
-    `plain` tags mark words, not entities. The two schemes may differ; entity types in `without` are ignored.
+    `plain` tags mark words, not entities. Both arguments may use different schemes; types in `without` are ignored.
 
     >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).compute()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
@@ -54,7 +54,7 @@ def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> 
 
 
 def most_frequent_tags(task: Any, train: Any, test: Any) -> list[dict[str, Any]]:
-    """Tag each word in `test` with its most frequent tag in `train`, and unseen words with the most frequent one."""
+    """Tag each word in `test` with its most frequent tag in `train`; unseen words get the most frequent tag overall."""
     seen: dict[str, list[str]] = {}
     for words, tags in zip(train.words, train.tags, strict=True):
         for word, tag in zip(words, convert_tags(tags, task.written), strict=True):

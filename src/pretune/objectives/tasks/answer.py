@@ -44,9 +44,8 @@ class AnswerTask(Task):
     """Extractive question answering: the answer is a span of a passage, or "no answer".
 
     Passages are read in windows `stride` tokens apart, each after the first `max_question_length` tokens of the
-    question. Spans have at most `max_answer_length` tokens, and the `n_best` best are listed. "No answer" is chosen if
-    it scores higher than the best span by more than `threshold` (None: never). `drop_invalid` drops answers that are
-    not in their passage.
+    question. Spans have at most `max_answer_length` tokens; the best `n_best` are returned. "No answer" is chosen if it
+    scores higher than the best span by more than `threshold` (None: never).
     """
 
     threshold: float | None = None
@@ -54,7 +53,7 @@ class AnswerTask(Task):
     max_question_length: int = 64
     max_answer_length: int = 30
     n_best: int = 5
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out answers that are not in their passage
     dropout: float = 0.0
 
     name: ClassVar[str] = "answer"
@@ -159,7 +158,7 @@ class AnswerTask(Task):
         return Loss(sums={self.name: (losses * targets.weight).sum()}, logs=logs)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Questions) -> list[Answer]:
-        """Return the best span of each question over all windows of its passage, and its probability; "": no answer."""
+        """Return the most probable span of each question over all windows of its passage; "" means no answer."""
         passage, none = passage_and_no_answer_positions(arrangement.spans, arrangement.template)
         bounds = np.searchsorted(arrangement.labels["example"], np.arange(len(examples) + 1))
         found = []
@@ -203,7 +202,7 @@ class AnswerTask(Task):
         return {**chosen, "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
-        """Return the answer to a question, given its best spans `ranked` and `none`, the score of giving no answer."""
+        """Return the answer to a question, given `ranked`, its best spans, and `none`, the score of no answer."""
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = softmax(scores)
@@ -256,10 +255,9 @@ def before_first_separator(sequences: Sequences) -> Array:
 
 
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
-    """Return where the passage begins and which token stands for "no answer" in each sequence, (sequences,) each.
+    """Return the positions, (sequences,) each, of the first token of the passage and of the token for "no answer".
 
-    `spans` (sequences, 2) are the lengths of question and passage. The token is the start or else the last special
-    token.
+    `spans` (sequences, 2) are the lengths of question and passage. "No answer" is the start or the last special token.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
@@ -271,8 +269,7 @@ def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[A
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
     """Return the best answer spans of a window as (score, begin, end), given start and end logits (tokens, 2).
 
-    Spans have at most `longest` tokens and are not blank. `places` are the character offsets of the tokens in
-    `passage`.
+    Spans have at most `longest` tokens and are not blank. `places` are the offsets of the tokens in `passage`.
     """
     count = len(logits)
     width = min(longest, count)

@@ -92,7 +92,7 @@ class CandidateTask(Task):
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
-    """Return the sequence indices of each group, (g, most), -1 as padding, and `shares` normalized within each group.
+    """Return the indices of each group's sequences, (g, most), padded with -1, and their target probabilities.
 
     >>> at, share = group_targets(np.array([7, 3, 7]), np.array([0.0, 1.0, 1.0]), most=2)
     >>> at.tolist(), share.tolist()

@@ -47,8 +47,7 @@ class ClassifyHead(nn.Module):
     """A head that pools each sequence into one vector and maps it to `classes` logits, or to a number.
 
     `problem` is the `problem_type` in config.json, "" for single-label classification. `hidden` is the width of a
-    hidden layer, 0 for none. `pooler` and `output` build layers of the model family that replace those of its
-    classifier.
+    hidden layer (0: none). `pooler` and `output` build layers that replace those of the model family's classifier.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class LabelPrompt(InContextPrompt):
         """Return the word that stands for the gold label of an example."""
         if (label := str(row["label"])) not in self.words:
             raise PretuneError(
-                f"the prompt has no word for the label {label!r}, only for {', '.join(self.words)}; add it to the verbalizer"
+                f"the prompt has no word for label {label!r}, only for {', '.join(self.words)}; add one to the verbalizer"
             )
         return self.words[label]
 
@@ -214,8 +213,7 @@ class Classify(LabelTask):
 
     `pooling` turns the hidden states of a sequence into one vector; `hidden_size` is the width of a layer after it
     (ULMFiT; 0: none). With `multi_label`, labels with a probability of at least `threshold` are predicted.
-    `class_weight=balanced` gives all classes the same total weight in the loss. `drop_invalid` drops rows without a
-    label or a text.
+    `class_weight=balanced` gives all classes the same weight in the loss.
     """
 
     labels: Sequence[str] = fitted(())
@@ -225,7 +223,7 @@ class Classify(LabelTask):
     threshold: float = 0.5
     hidden_size: int = 0
     class_weight: Literal["none", "balanced"] = "none"
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a label or a text
     label_weights: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
@@ -339,7 +337,7 @@ class Classify(LabelTask):
         return multi_label_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline for the examples `judged`: the most frequent label, or set, in training (`learned`)."""
+        """Return a baseline for the examples `judged`: the most frequent label or label set in training, `learned`."""
         if not self.multi_label:
             return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
@@ -363,7 +361,7 @@ def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
 
 
 def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Return loss term `name`: binary cross-entropy, averaged over classes. A target is the weight of a label, or 0."""
+    """Return loss term `name`: binary cross-entropy, averaged over classes; targets are label weights, 0 if absent."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
     right = ((logits > 0) == (there > 0)).float().mean(-1)
@@ -405,7 +403,7 @@ def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str
         raise PretuneError(f"{file}: no row has a label; label some rows, or choose another column")
     if len(found) < least:
         raise PretuneError(
-            f"{file}: every row has the label {next(iter(found))!r}; add rows with another label, or choose another column"
+            f"{file}: every row has the label {next(iter(found))!r}; add rows with another label, or change the column"
         )
     folded: dict[str, str] = {}
     for label in found:

@@ -49,9 +49,9 @@ class Contrast(Task):
     """Contrastive learning of text embeddings from pairs of texts, with or without similarity scores.
 
     Without scores, the loss is the cross-entropy of finding each text's pair in the batch, in both directions, with
-    cosines divided by `temperature`; with scores, it is the squared error of the cosines. `embedding` is how the model
-    computes vectors so far; `embedding_pooling`, such as mean or cls+max, replaces its pooling. `normalize` scales to
-    unit length.
+    cosines divided by `temperature`; with scores, it is the squared error of the cosines. `embedding` describes the
+    pooling of the given model; `embedding_pooling`, such as mean or cls+max, replaces it. `normalize` scales vectors to
+    length 1.
     """
 
     embedding_pooling: str = ""
@@ -74,7 +74,7 @@ class Contrast(Task):
 
     @property
     def described(self) -> TextEmbedding:
-        """Return how text vectors are computed: the model's own description, changed by the options of the task."""
+        """Return the description of how text vectors are computed: the model's own, changed by the task's options."""
         return self.embedding.with_options(self.embedding_pooling, self.normalize)
 
     @property
@@ -119,8 +119,8 @@ class Contrast(Task):
         assert rows.pairs is not None
         if self.embedding.similarity != "cosine":
             raise PretuneError(
-                f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns and "
-                "predicts cosines; to use cosines anyway, set similarity_fn_name to cosine in its config_sentence_transformers.json"
+                f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns cosines; "
+                "to use cosines anyway, set similarity_fn_name to cosine in its config_sentence_transformers.json"
             )
         tokens = data.token_rows
         if prompt:
@@ -225,7 +225,7 @@ def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
 def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
     """Return loss term `name`, the in-batch contrastive loss, given the similarities (m, m) of first and second texts.
 
-    The `targets` (m, 2) are ids of the texts: texts equal to those of a row's own pair, and padding, are not negatives.
+    The `targets` (m, 2) are ids of the texts; texts that equal a row's own text, and padding, are not negatives.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0

@@ -38,15 +38,15 @@ class EntityPrompt(InContextPrompt):
         return {"query": row["query"].partition(GAP)[0].rstrip()}
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return one candidate per entity of an example: the rest of the query, with the entity in its gap."""
+        """Return one candidate per entity of an example: the query from its gap on, with the entity in the gap."""
         return [self.filled(row, entity) for entity in row["entities"]]
 
     def gold(self, row: Row) -> str:
-        """Return the rest of the query of an example, with the first correct entity in its gap."""
+        """Return the query of an example from its gap on, with the first correct entity in the gap."""
         return self.filled(row, row["answers"][0])
 
     def filled(self, row: Row, entity: str) -> str:
-        """Return the rest of an example's query: the space before the gap, `entity`, and the text after the gap."""
+        """Return an example's query from its gap on: the space before the gap, `entity`, and the text after the gap."""
         before, _, after = row["query"].partition(GAP)
         return before[len(before.rstrip()) :] + entity + after
 

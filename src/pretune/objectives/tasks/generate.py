@@ -76,9 +76,8 @@ class Generate(TwoSided, Task):
 
     The source begins with `prefix`; a pair of texts is written as in T5, with the names in `fields`: sentence1: …
     sentence2: … Answers have at most `max_new_tokens` tokens and are found with `num_beams` beams; with `constrained`,
-    only answers of the training data are possible. `delimiter` precedes the answer in a decoder-only model.
-    `language_pair`, such as en-ro, is for models with language tokens. `drop_invalid` drops rows without a source or a
-    target.
+    only training answers are possible. `delimiter` precedes the answer in a decoder-only model. `language_pair`, such
+    as en-ro, is for models with language tokens. `drop_invalid` drops rows without source or target.
     """
 
     prefix: str = ""
@@ -204,25 +203,25 @@ class Generate(TwoSided, Task):
         return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the shuffled batches of an epoch; a row is two sequences, or one in a decoder-only model."""
+        """Return the shuffled batches of an epoch: source and target of each row, or both as one in a decoder."""
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
         return SourceTargetEpoch(source, plan_lengths(self.costs(source, target), packing, draws), target)
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
-        """Return the number of tokens of each row in its source or its target, whichever is longer, (rows,)."""
+        """Return the number of tokens of each row's source or target, whichever is longer, (rows,)."""
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return tokenized sources and targets, cached; None instead of targets if each follows its source directly."""
+        """Return the tokenized sources and targets, cached; targets are None if they are part of the same sequences."""
         found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Tokenize sources and targets; for a decoder-only model, return both in one sequence per row, and None."""
+        """Tokenize sources and targets; for a decoder-only model, both are joined, and the second result is None."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
@@ -245,7 +244,7 @@ class Generate(TwoSided, Task):
         return sequences
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the size limits of source and target batches, which are equal: the longer side of a row counts."""
+        """Return the size limits of source and target batches: both have the token limits of `packing`."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
@@ -264,7 +263,7 @@ class Generate(TwoSided, Task):
         return token_loss(self.name, head, backbone, batch, self.label_smoothing)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the next-token logits at each token of the target text, (n, vocabulary)."""
+        """Return the next-token logits at each token of the target text, (tokens, vocabulary)."""
         out: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return out
 

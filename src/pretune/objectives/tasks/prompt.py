@@ -67,7 +67,7 @@ class Prompt(LabelTask):
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return each row's filled template as a sequence of at most `length` tokens, with the [MASK]'s position."""
+        """Return each row's filled template as a sequence of at most `length` tokens, with the index of its [MASK]."""
         rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(

@@ -45,14 +45,13 @@ class Rank(CandidateTask):
     """Ranking of the candidates of a query with a cross-encoder.
 
     With `ranking_loss=listwise`, the loss is the cross-entropy of a softmax over a query's candidates, with targets in
-    proportion to relevance; with `pointwise`, it is binary for each row. `drop_invalid` drops rows without relevance or
-    text.
+    proportion to relevance; with `pointwise`, it is binary for each row.
     """
 
     ranking_loss: Literal["listwise", "pointwise"] = "listwise"
     pooling: Pooling = "cls"
     dropout: float = 0.1
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a relevance or a text
     max_candidates: int = fitted(0)  # candidates of a query
     highest: float = fitted(1.0)  # relevance
 
@@ -68,7 +67,7 @@ class Rank(CandidateTask):
             raise PretuneError(f"rank: unknown ranking_loss={self.ranking_loss}; choose listwise or pointwise")
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read queries, candidates and, if `answered`, relevances; rows of one `group`, or else query, compete."""
+        """Read a query, a candidate and, if `answered`, a relevance per row, grouped by `group` or by query."""
         rows = read_labeled(
             file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid
         )
@@ -117,7 +116,7 @@ class Rank(CandidateTask):
         return sequences
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the score of each row, which can be compared with the scores of the same query."""
+        """Return the score of each row, which is only comparable with those of other candidates of the same query."""
         return [{"score": float(score)} for score in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:

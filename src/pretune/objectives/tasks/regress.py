@@ -57,7 +57,7 @@ class NumberPrompt(InContextPrompt):
         return self.words[min(self.words, key=lambda value: abs(value - float(row["label"])))]
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the mean of all numbers, weighted by the probabilities of their words, `output` (log-likelihoods)."""
+        """Return the expected number as the answer, given the log-likelihood of the word of each number, `output`."""
         return {self.key: float(softmax(output) @ list(self.words))}
 
 
@@ -129,7 +129,7 @@ class Regress(Task):
 
     @torch.no_grad()
     def finish(self, head: Any) -> Self:
-        """Fold mean and deviation of the numbers into a trained head's last layer; return the task without them."""
+        """Fold the numbers' mean and deviation into a trained head's last layer, and return the task without them."""
         head.output.weight.mul_(self.deviation)
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)

@@ -42,8 +42,7 @@ class Tag(Task):
     """Sequence labeling: one of the tags `labels` per word, in the tagging scheme `scheme` (auto: that of the data).
 
     A word's tag is predicted at its first token. Long sentences are read in windows that overlap by about `overlap`
-    tokens; a word is tagged where most of its context is. With `predicate`, a column, tags are semantic roles of the
-    predicate there.
+    tokens; the window with most context counts. With a column `predicate`, tags are semantic roles of its predicate.
     """
 
     labels: Sequence[str] = fitted(())
@@ -75,7 +74,7 @@ class Tag(Task):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> TaggedSentences:
-        """Read sentences with, if `answered`, one tag per word; the words of plain text are separated by spaces."""
+        """Read sentences, with one tag per word if `answered`; the words of plain text are separated by spaces."""
         return read_tagged(file, columns, tags=answered, predicate=self.predicate)
 
     def fit(self, examples: TaggedSentences) -> Self:
@@ -87,7 +86,7 @@ class Tag(Task):
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
-                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, whose tags look like B-PER, I-PER and O; correct it, or choose scheme=plain"
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, such as B-PER or O; correct it, or set scheme=plain"
             )
         if len(counts) < 2:
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
@@ -107,7 +106,7 @@ class Tag(Task):
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, default_tag=OUTSIDE)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per sentence, or per overlapping window of a long one; any predicate is appended."""
+        """Return one sequence per sentence, or per overlapping window of a long one; a predicate, if any, follows."""
         if not isinstance(data.rows, TaggedSentences):
             raise PretuneError(
                 "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
@@ -158,7 +157,7 @@ class Tag(Task):
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tag of each word as the target of its first token, except in the predicate that is appended."""
+        """Set the tag of each word as the target of its first token; an appended predicate has no targets."""
         if "tag" in sequences.columns:
             tags = np.where(sequences.columns.get("again", 0), -1, sequences.columns["tag"])
             at = np.flatnonzero(tags >= 0)
