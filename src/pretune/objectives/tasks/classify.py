@@ -213,7 +213,7 @@ class Classify(LabelTask):
 
     `pooling` turns the hidden states of a sequence into one vector; `hidden_size` is the width of a layer after it
     (ULMFiT; 0: none). With `multi_label`, labels with a probability of at least `threshold` are predicted.
-    `class_weight=balanced` gives all classes the same weight in the loss.
+    `class_weight=balanced` gives all classes the same total weight in the loss.
     """
 
     labels: Sequence[str] = fitted(())
