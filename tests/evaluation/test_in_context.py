@@ -276,7 +276,7 @@ def test_invalid_prompts_are_rejected() -> None:
     asking = in_context("cola", "glue", rows, template="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
         asking.predictor(0, asking.fill_slots(rows))
-    with pytest.raises(PretuneError, match="the prompt has no word for the label '2'; it has words for 0, 1"):
+    with pytest.raises(PretuneError, match="the prompt has no word for label '2', only for 0, 1"):
         in_context("cola", "glue", [{"text": "a", "label": "2"}], shots=1).sample_examples(0)
 
 

@@ -116,7 +116,7 @@ def test_pair_features_match_their_definition() -> None:
         [2.0, 3.0, 5.0, 0.0, 3.0, 3.0, 10.0, 0.0],
         [7.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
     ]
-    with pytest.raises(PretuneError, match="pooling=pair tells two texts apart by segments"):
+    with pytest.raises(PretuneError, match="pooling=pair needs segments to tell two texts apart"):
         Classify(pooling="pair").tokenize_examples(
             Data(tokenizer(), FAMILIES["roberta"].template, rows=LabeledRows(Path("x"), {}, ["a"], ["b"])), 64
         )

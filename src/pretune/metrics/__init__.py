@@ -25,17 +25,14 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
 
 
 def positive_class(task: Any) -> str | None:
-    """Return the positive class of a binary classification task, for which `f1` is computed; None for other tasks."""
+    """Return the positive class of a binary classification task, whose F1 is reported as `f1`; None for other tasks."""
     return str(task.labels[1]) if task.single_label and len(task.labels) == 2 else None
 
 
 def bootstrap_scores(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
 ) -> Iterator[dict[str, float]]:
-    """Yield the metrics of a model's answers on `rounds` bootstrap samples of the examples, sampled with `chance`.
-
-    A sample has as many examples as the original, with replacement; for the task `rank`, whole queries are sampled.
-    """
+    """Yield the metrics of answers on `rounds` bootstrap samples of the examples, drawn by the generator `chance`."""
     sums = task.metric_sums(answers, examples)
     if sums is not None:
         units = len(sums.values)
@@ -47,9 +44,6 @@ def bootstrap_scores(
 
 
 def majority_score(task: Any, train: Any, test: Any) -> float:
-    """Return the primary metric on `test` of always answering the majority class of `train`.
-
-    The score is 0 for a task without a majority-class baseline.
-    """
+    """Return the primary metric of the majority-class baseline of `train` on `test`; 0 if the task has none."""
     baseline = task.majority_answers(train, test)
     return 0.0 if baseline is None else score(task, baseline[1], test)[task.primary_metric]

@@ -13,7 +13,7 @@ from pretune.runtime.arrays import Array
 
 @dataclass(frozen=True)
 class AdditiveMetrics:
-    """Metrics that are functions of sums over units (usually examples), stored with each unit's contribution.
+    """Metrics that are functions of sums over units (usually examples), stored as each unit's contribution to the sums.
 
     >>> AdditiveMetrics(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).compute()
     {'accuracy': 0.5}
@@ -39,7 +39,7 @@ def join_metrics(parts: Sequence[AdditiveMetrics]) -> AdditiveMetrics:
 
 
 def mean_metrics(rows: Sequence[Sequence[float]], *names: str) -> AdditiveMetrics:
-    """Return metrics that are means over units (usually examples), given one row of named values per unit."""
+    """Return metrics that are means over units (usually examples), given one row of values per unit and their names."""
     values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     return AdditiveMetrics(
         np.hstack([values, np.ones((len(rows), 1))]),

@@ -1,7 +1,4 @@
-"""Classification metrics: accuracy, F1, Matthews correlation.
-
-The definitions are those of scikit-learn; NumPy code is faster, and bootstrap intervals need hundreds of evaluations.
-"""
+"""Classification metrics as in scikit-learn, but faster, because bootstrap intervals need hundreds of evaluations."""
 
 from __future__ import annotations
 
@@ -35,9 +32,7 @@ def classification_metrics(
 
 
 def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Array:
-    """Return the confusion matrix, with expected labels in rows and predicted ones in columns, in the order of `labels`.
-
-    Labels that occur but are not in `labels` come last.
+    """Return the confusion matrix; rows are expected, columns predicted labels, in the order of `labels`, then others.
 
     >>> confusion(["a", "b"], ["a", "a"], ["a", "b"]).tolist()
     [[1, 0], [1, 0]]
@@ -73,7 +68,7 @@ def most_frequent(labels: Iterable[Any]) -> Any:
 
 
 def class_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the classification metrics of predicted answers on labeled examples (tasks `classify` and `match`)."""
+    """Return the classification metrics of predicted labels on labeled examples (tasks `classify` and `match`)."""
     if task.multi_label:
         return multi_label_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

@@ -14,7 +14,7 @@ Metric = Callable[[Array, list[str]], float]
 
 
 def confusion_metric(name: str, metric: Metric, expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return a metric of the confusion matrix of expected and predicted labels, as a function of sums over examples.
+    """Return a metric called `name` that `metric` computes from the confusion matrix of expected and predicted labels.
 
     >>> confusion_metric("accuracy", accuracy, ["a", "b"], ["a", "a"]).compute()
     {'accuracy': 0.5}
@@ -34,35 +34,35 @@ def confusion_metric(name: str, metric: Metric, expected: Sequence[str], predict
 
 
 def accuracy(counts: Array, labels: list[str]) -> float:
-    """Return the share of correct predictions in a confusion matrix."""
+    """Return the share of correct predictions, given the confusion matrix `counts`."""
     return float(np.trace(counts) / counts.sum())
 
 
 def f1(counts: Array, labels: list[str]) -> float:
-    """Return the F1 of the positive class: "1" if the labels are 0 and 1, else the last label in alphabetical order."""
+    """Return the F1 of the positive class ("1" if labels are 0 and 1, else the last label) from a confusion matrix."""
     positive = "1" if set(labels) <= {"0", "1"} else labels[-1]
     return f1_of(counts, np.array([label == positive for label in labels]))
 
 
 def f1_of_true(counts: Array, labels: list[str]) -> float:
-    """Return the F1 of the classes with the label "1" or "true"."""
+    """Return the F1 of the class with the label "1" or "true", given the confusion matrix `counts`."""
     return f1_of(counts, np.array([label in ("1", "true") for label in labels]))
 
 
 def macro_f1(counts: Array, labels: list[str]) -> float:
-    """Return the mean F1 over the classes that occur among the expected or the predicted labels."""
+    """Return the mean F1 over the classes that were expected or predicted, given the confusion matrix `counts`."""
     occurring = np.flatnonzero(counts.sum(0) + counts.sum(1))
     return float(np.mean([f1_of(counts, np.arange(len(labels)) == label) for label in occurring]))
 
 
 def f1_of(counts: Array, positive: Array) -> float:
-    """Return the F1 of the classes in the mask `positive`, merged into one class; 0 if they do not occur."""
+    """Return the F1 of the classes in the mask `positive`, merged into one, given a confusion matrix; 0 if absent."""
     both = counts[positive].sum() + counts[:, positive].sum()
     return float(2 * counts[positive][:, positive].sum() / both) if both else 0.0
 
 
 def matthews(counts: Array, labels: list[str]) -> float:
-    """Return the Matthews correlation; 0 if all expected or all predicted labels are equal."""
+    """Return the Matthews correlation of a confusion matrix; 0 if all expected or all predicted labels are equal."""
     total, predicted, expected = counts.sum(), counts.sum(0), counts.sum(1)
     spread = np.sqrt((total**2 - (predicted**2).sum()) * (total**2 - (expected**2).sum()))
     return float((total * np.trace(counts) - predicted @ expected) / spread) if spread else 0.0

@@ -1,8 +1,8 @@
 """Diagnostic metrics: scores by linguistic phenomenon, gender parity, and preference between minimal pairs.
 
-Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020, arXiv:2010.15925
-(LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020, arXiv:2010.00133 (pairs of
-sentences, one of which states a stereotype).
+Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020,
+arXiv:2010.15925 (LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020,
+arXiv:2010.00133 (pairs of sentences, one of which states a stereotype).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Categories = Mapping[str, Sequence[str]]  # category → phenomena, of a row
 
 
 def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
-    """Return the Matthews correlation (Gorodkin's R₃ for three classes); 0 if all expected or all predicted labels are equal.
+    """Return the Matthews correlation of labels; 0 if all expected or all predicted labels are equal.
 
     >>> matthews(["a", "b", "b", "a"], ["a", "b", "b", "b"])
     0.5773502691896258
@@ -32,9 +32,7 @@ def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
 def by_phenomenon(
     categories: Sequence[Categories], expected: Sequence[str], predicted: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a table with the number of rows, Matthews correlation and accuracy of each category and phenomenon.
-
-    `categories` has one entry per row: the linguistic categories of the row, each with its phenomena.
+    """Return scores by linguistic category and phenomenon; `categories` has the categories and phenomena of each row.
 
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'
@@ -55,7 +53,7 @@ def by_phenomenon(
 
 
 def gender_parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
-    """Return the share of pairs whose two predictions agree; `pairs` has the identifier of each row's pair.
+    """Return the share of pairs whose two predictions agree; `pairs` has the identifier of each prediction's pair.
 
     >>> gender_parity([0, 0, 1, 1], ["yes", "yes", "yes", "no"])
     0.5

@@ -1,8 +1,8 @@
 """Compute metrics of generated text: exact match, word F1, ROUGE, BLEU and chrF, all between 0 and 1.
 
-ROUGE-1, -2 and -L (Lin, 2004) are mean F1 over words, bigrams and longest common subsequences. BLEU (Papineni et al., 2002)
-and chrF (Popović, 2015) are corpus-level and equal to sacrebleu's (Post, 2018): BLEU with 4-grams and the 13a tokenization,
-chrF with character 6-grams and β = 2.
+ROUGE-1, -2 and -L (Lin, 2004) are mean F1 over words, bigrams and longest common subsequences. BLEU (Papineni et al.,
+2002) and chrF (Popović, 2015) are corpus-level and equal to sacrebleu's (Post, 2018): BLEU with 4-grams and the 13a
+tokenization, chrF with character 6-grams and β = 2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 
 
 def exact_match(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return the share of texts that equal the expected ones up to white space.
+    """Return the share of predicted texts that equal the expected ones up to white space.
 
     >>> exact_match(["a b", "c"], [" a  b", "C"]).compute()
     {'exact_match': 0.5}
@@ -35,7 +35,7 @@ def exact_match(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMe
 
 
 def word_f1(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return the mean word F1 without case, punctuation and English articles, as SQuAD computes it (Rajpurkar et al., 2016).
+    """Return the mean word F1 without case, punctuation and English articles, as the script of SQuAD computes it.
 
     >>> word_f1(["the Eiffel Tower"], ["Eiffel!"]).compute()
     {'word_f1': 0.6666666666666666}
@@ -47,7 +47,7 @@ def word_f1(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetric
 
 
 def rouge(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return ROUGE-1, ROUGE-2 and ROUGE-L; words are runs of letters and digits of any language, in lower case.
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L over lower-case words, which are runs of letters and digits of any language.
 
     >>> rouge(["the cat sat"], ["the cat"]).compute()["rouge1"]
     0.8
@@ -78,12 +78,10 @@ def longest_common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def _f1(common: int, expected: int, predicted: int) -> float:
-    """Return the F1 of two collections, given the numbers of common, expected and predicted items."""
     return 2 * common / (expected + predicted) if expected + predicted else 0.0
 
 
 def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
-    """Return a counter of the n-grams of `size` words, or of characters if given a text."""
     return Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
@@ -91,7 +89,7 @@ def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
 
 
 def bleu(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return corpus BLEU with exponential smoothing: each n without a match counts half as much as the one before.
+    """Return corpus BLEU with exponential smoothing: the k-th n-gram length without a match counts as 1/2^k matches.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"]).compute()
     {'bleu': 1.0}
@@ -131,7 +129,7 @@ def tokenize_13a(text: str) -> list[str]:
 
 
 def chrf(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return corpus chrF over characters without spaces.
+    """Return corpus chrF, the F-score over character n-grams (n up to 6, β = 2), without spaces.
 
     >>> chrf(["abcdefg"], ["abcdefg"]).compute()
     {'chrf': 1.0}
@@ -168,13 +166,13 @@ TEXT_METRICS = {
 
 
 def text_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the text metrics (such as ROUGE and BLEU) of generated answers on labeled examples, for free text."""
+    """Return the metrics of generated texts that the task's option `metric` selects, such as ROUGE or BLEU."""
     predicted = [answer["answer"] for answer in answers]
     return join_metrics([metric(examples.labels, predicted) for metric in TEXT_METRICS[task.metric]])
 
 
 def closed_set_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the metrics of generated answers that come from a closed set, including classification metrics."""
+    """Return text and classification metrics of generated answers that are restricted to the task's labels."""
     predicted = [answer["answer"] for answer in answers]
     metrics = text_metrics(answers, examples, task).compute()
     return {**metrics, **classification_metrics(examples.labels, predicted, task.labels)}

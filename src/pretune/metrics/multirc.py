@@ -10,7 +10,7 @@ import numpy as np
 def multirc_metrics(
     questions: Sequence[Hashable], expected: Sequence[bool], predicted: Sequence[bool]
 ) -> dict[str, float]:
-    """Return the F1 over all candidate answers, and the share of questions whose candidates are all classified correctly.
+    """Return F1 over all candidate answers, and the share of questions whose candidates are all classified correctly.
 
     >>> multirc_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
     {'f1a': 0.8, 'exact_questions': 0.5}

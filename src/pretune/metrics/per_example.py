@@ -27,7 +27,7 @@ class ScoredAnswer:
 
 
 def score_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each predicted class 1 or 0; for multi-label tasks, by the F1 of the predicted and expected label sets."""
+    """Score each predicted label 1 if it is correct, else 0; for multi-label tasks, by the F1 of the label sets."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
     if task.multi_label:
         return [
@@ -50,12 +50,12 @@ def set_f1(expected: Sequence[str], predicted: Sequence[str]) -> float:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return names separated by commas; a dash if there are none."""
+    """Return the names separated by commas, or a dash if there are none."""
     return ", ".join(names) or "–"
 
 
 def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each tagged sentence by its share of correct words; the results show only the words with wrong tags."""
+    """Score each tagged sentence by its share of correct tags; results list only the words with wrong tags."""
     scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
         both = convert_tags(tags, task.written), answer["tags"]
@@ -66,17 +66,17 @@ def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[Scor
 
 
 def score_extracted(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each answer that was extracted from a passage by word F1 with the expected answers."""
+    """Score each answer extracted from a passage by its word F1 with the expected answers."""
     return _score_by_word_f1(answers, gold_texts(examples))
 
 
 def score_entities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each entity that was chosen to fill a cloze query by word F1 with the expected answers."""
+    """Score each entity chosen to fill the gap of a cloze query by its word F1 with the expected answers."""
     return _score_by_word_f1(answers, [group.gold_answers for group in examples.groups])
 
 
 def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]]) -> list[ScoredAnswer]:
-    """Score texts by the best word F1 over the gold answers of each example."""
+    """Score each answer by its best word F1 over the gold answers of its example, given in `golds`."""
     return [
         ScoredAnswer(
             row,
@@ -90,7 +90,7 @@ def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]])
 
 
 def score_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each generated text by word F1 with the expected text."""
+    """Score each generated text by its word F1 with the expected text."""
     pairs = enumerate(zip(examples.labels, (answer["answer"] for answer in answers), strict=True))
     return [ScoredAnswer(row, expected, text, answer_f1(expected, text)) for row, (expected, text) in pairs]
 
@@ -116,10 +116,7 @@ def score_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[S
 
 
 def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each predicted similarity of two texts by 1 minus its difference to the expected one, both standardized.
-
-    Without expected similarities, the score is the reciprocal rank of the text's own pair among all candidates.
-    """
+    """Score each text pair by 1 minus the error of its standardized similarity or, unlabeled, by reciprocal rank."""
     if examples.labels is None:
         return [ScoredAnswer(row, "place 1", f"place {a['place']}", 1 / a["place"]) for row, a in enumerate(answers)]
     expected, predicted = np.array(examples.labels), np.array([answer["similarity"] for answer in answers])
@@ -128,13 +125,12 @@ def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> l
 
 
 def _score_by_error(expected: Any, predicted: Any, errors: Any) -> list[ScoredAnswer]:
-    """Score each predicted number by 1 minus its error."""
     rows = enumerate(zip(expected, predicted, errors, strict=True))
     return [ScoredAnswer(row, f"{x:g}", f"{y:.4g}", 1 - float(error)) for row, (x, y, error) in rows]
 
 
 def score_rankings(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each query by the nDCG of its ranking; the texts are its most relevant and its top-ranked candidate."""
+    """Score each query by the nDCG of its ranking; results show its most relevant and its top-ranked candidate."""
     queries, relevances = examples.queries, np.array(examples.labels)
     scores = np.array([answer["score"] for answer in answers])
     scored = []

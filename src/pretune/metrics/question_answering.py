@@ -1,7 +1,4 @@
-"""Compute the metrics of extractive question answering: exact match and word F1, as SQuAD's official script computes them.
-
-Rajpurkar et al., 2016, arXiv:1606.05250; with unanswerable questions 2018, arXiv:1806.03822.
-"""
+"""Exact match and word F1 of question answering, as in SQuAD's script (Rajpurkar et al., 2018, arXiv:1806.03822)."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Return a text in lower case without punctuation, English articles and extra spaces.
+    """Return a text in lower case without punctuation, English articles or extra spaces.
 
     >>> normalize("The  Eiffel Tower!")
     'eiffel tower'
@@ -29,7 +26,7 @@ def normalize(text: str) -> str:
 
 
 def answer_f1(expected: str, predicted: str) -> float:
-    """Return the F1 over the words of two answers; if an answer has no words, 1 if the other has none either, else 0.
+    """Return the F1 over the words of two answers; if one has no words, 1 if the other has none either, else 0.
 
     >>> answer_f1("the tall tower", "tall")
     0.6666666666666666
@@ -41,19 +38,14 @@ def answer_f1(expected: str, predicted: str) -> float:
 
 
 def exact_match_and_f1(expected: Sequence[str], predicted: str) -> tuple[float, float]:
-    """Return the exact match and word F1 of a predicted answer, each the best over the expected answers.
-
-    An empty list of expected answers means that the question is unanswerable; the correct prediction is then "".
-    """
+    """Return exact match and word F1 of a prediction, the best over all expected answers ("" if there are none)."""
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
     return exact, max(answer_f1(text, predicted) for text in golds)
 
 
 def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return exact match and F1, given the expected answers and the predicted answer of each question.
-
-    If some questions are unanswerable, both are also computed for answerable and unanswerable questions separately.
+    """Return exact match and F1, overall and, if some questions are unanswerable, for both kinds of questions.
 
     >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"]).compute()["exact_match"]
     0.5
@@ -71,12 +63,12 @@ def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) 
 
 
 def question_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return exact match and F1 of the task `answer`, given predicted answers and labeled examples."""
+    """Return exact match and word F1 of predicted answers to labeled questions (task `answer`)."""
     return answer_metrics(gold_texts(examples), [answer["answer"] for answer in answers])
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the no-answer threshold with the best F1 on labeled questions, by name; {} if all are answerable."""
+    """Return {"threshold": x}, the "no answer" threshold with the best F1; {} if all questions are answerable."""
     expected = gold_texts(examples)
     if all(expected):
         return {}
@@ -99,5 +91,5 @@ def gold_texts(examples: Any) -> list[list[str]]:
 
 
 def entity_cloze_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return exact match and F1 of entities chosen for cloze queries, the best over the correct answers (ReCoRD)."""
+    """Return exact match and F1 of entities chosen for cloze queries, each the best over the gold answers (ReCoRD)."""
     return answer_metrics([group.gold_answers for group in examples.groups], [answer["answer"] for answer in answers])

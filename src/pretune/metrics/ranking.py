@@ -12,7 +12,7 @@ from pretune.runtime.arrays import Array
 
 
 def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
-    """Return hit rate, nDCG and MRR, given the rank (from 1) of the one correct answer of each query.
+    """Return hit rate and nDCG among the first `at`, and MRR, given the rank (from 1) of each query's correct answer.
 
     >>> ranking_metrics(np.array([1, 3, 11]))
     {'hit_rate@10': 0.6666666666666666, 'ndcg@10': 0.5, 'mrr': 0.4747474747474747}
@@ -29,9 +29,7 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
 def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> AdditiveMetrics:
     """Return MRR, nDCG among the first `at` candidates, and MAP, over the queries that have a relevant candidate.
 
-    `groups` has the query of each candidate, `relevances` its relevance, and `scores` its predicted score.
-
-    nDCG and average precision come from scikit-learn; for MRR, ties count against a relevant candidate.
+    The arrays have one entry per candidate; `groups` is its query. In MRR, ties count against a relevant candidate.
 
     >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).compute()["mrr"]
     0.5
@@ -50,6 +48,6 @@ def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10)
 
 
 def rank_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the ranking metrics of the task `rank`, given predicted scores and labeled candidates."""
+    """Return MRR, nDCG and MAP of predicted scores on labeled candidates (task `rank`)."""
     scores = np.array([answer["score"] for answer in answers])
     return query_metrics(examples.queries, np.array(examples.labels), scores)

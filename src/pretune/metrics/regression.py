@@ -25,16 +25,13 @@ def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] |
 
 
 def regression_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the correlations and the mean squared error of the task `regress`, given predicted values."""
+    """Return the correlations and the mean squared error of predicted numbers on labeled examples (task `regress`)."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
 
 
 def similarity_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return correlations with the expected similarities of text pairs or, without those, retrieval accuracy and MRR.
-
-    Without expected similarities, the rank of each text's own pair among all candidates is scored.
-    """
+    """Return correlations with the expected similarities of text pairs or, unlabeled, accuracy and MRR of retrieval."""
     if examples.labels is not None:
         return correlations(examples.labels, [answer["similarity"] for answer in answers])
     ranks = np.array([answer["place"] for answer in answers])

@@ -1,4 +1,4 @@
-"""Compute sequence labeling metrics: accuracy over words; precision, recall and F1 over entities."""
+"""Accuracy over words, and precision, recall and F1 over entities (Tjong Kim Sang and De Meulder, 2003, conlleval)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def entity_metrics(
 ) -> AdditiveMetrics:
     """Return word accuracy and, unless `plain`, precision, recall and F1 over entities, as conlleval computes them.
 
-    `plain` tags mark single words, not entities. The expected and the predicted tags may use different schemes; entity
-    types in `without` are ignored (Tjong Kim Sang and De Meulder, 2003).
+    `plain` tags mark words, not entities. Both arguments may use different schemes; types in `without` are ignored.
 
     >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).compute()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
@@ -47,10 +46,7 @@ def entity_metrics(
 
 
 def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of predicted tags on labeled sentences.
-
-    For semantic role labeling, spans of type V (the predicate) are ignored, as in CoNLL-2005.
-    """
+    """Return the metrics of predicted tags on labeled sentences; predicates (V) of semantic roles are ignored."""
     expected = [convert_tags(tags, task.written) for tags in examples.tags]
     without = ("V",) if task.predicate else ()
     plain = task.written == "plain"
@@ -58,7 +54,7 @@ def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> 
 
 
 def most_frequent_tags(task: Any, train: Any, test: Any) -> list[dict[str, Any]]:
-    """Tag each word of the test sentences with its most frequent training tag, and unseen words with the overall one."""
+    """Tag each word in `test` with its most frequent tag in `train`; unseen words get the most frequent tag overall."""
     seen: dict[str, list[str]] = {}
     for words, tags in zip(train.words, train.tags, strict=True):
         for word, tag in zip(words, convert_tags(tags, task.written), strict=True):

@@ -1,4 +1,4 @@
-"""Compute translation metrics with sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
+"""Translation metrics from sacrebleu (Post, 2018, *A Call for Clarity in Reporting BLEU Scores*, arXiv:1804.08771)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pretune.runtime.errors import PretuneError
 
 
 def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return corpus BLEU and chrF, with sacrebleu's signature of the BLEU variant."""
+    """Return corpus BLEU and chrF of translations, and sacrebleu's signature, which identifies the variant of BLEU."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
         raise PretuneError('BLEU needs sacrebleu; install it with: pip install "pretune[eval]"') from error
     if len(translations) != len(references):
-        counts = f"{len(translations)} translations and {len(references)} references"
-        raise PretuneError(f"{counts}; give one reference per translation")
+        raise PretuneError(
+            f"there are {len(translations)} translations but {len(references)} references; give one per translation"
+        )
     bleu, texts = BLEU(), (list(translations), [list(references)])
     return {
         "bleu": round(bleu.corpus_score(*texts).score, 2),

@@ -155,7 +155,7 @@ def test_label_words_and_clozes_are_parsed() -> None:
         ("prompt(verbalizer=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
         ("prompt(verbalizer=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
         ("prompt(verbalizer=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
-        ("prompt(verbalizer=good/good)", "two labels have the same word"),
+        ("prompt(verbalizer=good/good)", "two labels have words with the same token"),
         ("prompt on mix", "prompt reads the last layer"),
     ],
 )

@@ -63,7 +63,7 @@ def test_queries_are_identified_by_id_or_text(tmp_path: Path) -> None:
         ("text,label\na,1\nb,0\n", r"a\.csv: rank needs pairs of texts; name the columns with --text, --pair"),
         (
             "query,passage,label\na,b,1\nb,c,0\n",
-            "every query has one candidate; name the column of query ids with --columns.group; or",
+            r"every query has only one candidate.*; or name the column of query ids with --columns\.group",
         ),
         ("query,passage,label\na,b,0\na,c,0\n", "no candidate is relevant"),
     ],

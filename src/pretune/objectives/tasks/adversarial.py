@@ -17,7 +17,7 @@ from pretune.packed import Batch, Packed
 
 
 class PerturbedBackbone(WrappedBackbone):
-    """A backbone that adds a perturbation `shift`, (n, width), to the token embeddings."""
+    """A wrapper around a backbone that adds the perturbation `shift`, (tokens, width), to its token embeddings."""
 
     def __init__(self, backbone: Backbone, shift: Tensor) -> None:
         # The cache of a joint would return the states of the unperturbed embeddings.
@@ -25,7 +25,7 @@ class PerturbedBackbone(WrappedBackbone):
         self.shift = shift
 
     def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
-        """Run the backbone on perturbed embeddings and return its states."""
+        """Return the backbone's output for packed sequences whose token embeddings are perturbed."""
         embed: Any = self.backbone.embed
         handle = embed.register_forward_hook(lambda module, inputs, out: out + self.shift.to(out.dtype))
         try:
@@ -37,10 +37,10 @@ class PerturbedBackbone(WrappedBackbone):
 
 @dataclass(frozen=True)
 class AdversarialTask(WrappedTask):
-    """A task whose loss is the mean over `steps` adversarial perturbations of the embeddings, found by gradient ascent.
+    """A task whose loss is the mean over `steps` adversarial perturbations of the token embeddings (FreeLB).
 
-    Each step moves the perturbation by `rate` along the gradient, starting from a random one of norm `start`; its norm never
-    exceeds `most`. Norms are over all tokens of a sequence. The parameters receive the gradient of all steps together.
+    The first perturbation is random and has the norm `start`. Each further one results from a step of gradient ascent
+    on the loss, of size `rate`, and its norm is at most `most`. Norms are taken over all tokens of a sequence.
     """
 
     task: Task
@@ -50,13 +50,13 @@ class AdversarialTask(WrappedTask):
     most: float = 0.3
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the mean loss of the wrapped task over all perturbations."""
+        """Return the wrapped task's loss on a batch, averaged over adversarial perturbations of the embeddings."""
         packed = batch.packed[-1]
         owner = token_layout(packed).sequence.long()
         sequences = packed.offsets.shape[0] - 1
 
         def norms(x: Tensor) -> Tensor:
-            """Return, for each token, the norm of x over all tokens of its sequence, (n, 1)."""
+            """Return for each token the L2 norm of `x` (tokens, width) over its whole sequence, (tokens, 1)."""
             squares = x.new_zeros(sequences).index_add(0, owner, x.square().sum(-1))
             return squares.sqrt()[owner, None].clamp(min=1e-12)
 

@@ -1,4 +1,4 @@
-"""Extractive question answering: find the span of a passage that answers a question, or that none does (Rajpurkar et al., 2018)."""
+"""Extractive question answering: find the span of a passage that answers a question (Rajpurkar et al., 2018)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ NO_ANSWER_MARGIN = 1e4  # the margin of no answer if there is no span at all
 @register_task
 @dataclass(frozen=True)
 class AnswerTask(Task):
-    """Extractive question answering.
+    """Extractive question answering: the answer is a span of a passage, or "no answer".
 
-    No answer is given if it scores higher than the best span by more than `threshold`; None: never. Passages are read in
-    windows that are `stride` tokens apart, after the first `max_question_length` tokens of the question. Answers have at most `max_answer_length`
-    tokens, and the `n_best` candidates are listed. `drop_invalid` leaves out answers that are not in their passage.
+    Passages are read in windows `stride` tokens apart, each after the first `max_question_length` tokens of the
+    question. Spans have at most `max_answer_length` tokens; the best `n_best` are returned. "No answer" is chosen if it
+    scores higher than the best span by more than `threshold` (None: never).
     """
 
     threshold: float | None = None
@@ -53,7 +53,7 @@ class AnswerTask(Task):
     max_question_length: int = 64
     max_answer_length: int = 30
     n_best: int = 5
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out answers that are not in their passage
     dropout: float = 0.0
 
     name: ClassVar[str] = "answer"
@@ -80,11 +80,11 @@ class AnswerTask(Task):
         return question_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
-        """Read questions with their passages and, with `answered`, their answers."""
+        """Read questions, passages and, if `answered`, answers; `columns` maps roles to column names."""
         return read_questions(file, columns, answers=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: Questions) -> Self:
-        """Return the task with a threshold for "no answer" if some training questions have none."""
+        """Return the task, with a threshold of 0 for "no answer" if some training questions have no answer."""
         assert examples.answers is not None
         if not any(examples.answers):
             raise PretuneError(
@@ -95,10 +95,10 @@ class AnswerTask(Task):
         return self
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per window of a passage; each starts with the question."""
+        """Return one sequence of at most `length` tokens per window of a passage: the question, then the window."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
-                "answer needs questions; give it a .json file in SQuAD's format, or .jsonl with questions and passages"
+                "the task answer needs questions with passages; give a .json file in SQuAD's format, or a .jsonl file"
             )
         tokens, template = data.tokens, data.template
         room = length - template.num_special_tokens(pair=True)
@@ -134,7 +134,7 @@ class AnswerTask(Task):
         )
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the first and last token of the answer as targets of each window, or the token that stands for no answer."""
+        """Set the targets of each window: first and last token of the answer, or the "no answer" token for both."""
         sequences.columns["global"] = before_first_separator(sequences)
         if "first" in sequences.labels:
             which = np.flatnonzero(sequences.labels["first"] >= 0)
@@ -143,11 +143,11 @@ class AnswerTask(Task):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head with two logits per token: for the first and the last token of an answer."""
+        """Build a head with two logits per token: one for the first and one for the last token of an answer."""
         return TokenHead(backbone.width, 2, backbone.answerer(), self.dropout)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the mean cross-entropy of the first and the last token of the answer, over the tokens of each window."""
+        """Return the mean cross-entropy of the answer's first and last token; the classes are the window's tokens."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch).float()
         highest, total = segment_logsumexp(logits, batch.packed[-1])
@@ -158,7 +158,7 @@ class AnswerTask(Task):
         return Loss(sums={self.name: (losses * targets.weight).sum()}, logs=logs)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Questions) -> list[Answer]:
-        """Return the best span over all windows of each passage, with its probability; the text is "" for no answer."""
+        """Return the most probable span of each question over all windows of its passage; "" means no answer."""
         passage, none = passage_and_no_answer_positions(arrangement.spans, arrangement.template)
         bounds = np.searchsorted(arrangement.labels["example"], np.arange(len(examples) + 1))
         found = []
@@ -183,7 +183,7 @@ class AnswerTask(Task):
         return found
 
     def combine(self, answers: Sequence[Answer], examples: Questions, row: int) -> Answer:
-        """Return the span with the highest mean probability over several models, or no answer if most give none."""
+        """Return an ensemble's answer: the span with the highest mean probability, or "" if most models give none."""
         known: dict[tuple[int, int], Answer] = {}
         for answer in answers:
             for one in answer["candidates"]:
@@ -202,7 +202,7 @@ class AnswerTask(Task):
         return {**chosen, "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
-        """Return the answer to a question, given its best spans `ranked` and `none`, the score of no answer."""
+        """Return the answer to a question, given `ranked`, its best spans, and `none`, the score of no answer."""
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = softmax(scores)
@@ -215,27 +215,27 @@ class AnswerTask(Task):
         return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and F1 of the predicted answers."""
+        """Return exact match and word F1 of the predicted answers as sums over examples (AdditiveMetrics)."""
         return question_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each predicted answer with the F1 of its words."""
+        """Score each predicted answer by its word F1 with the gold answers."""
         return score_extracted(answers, examples, self)
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the threshold for "no answer" with the highest F1; {} if all questions have an answer."""
+        """Return {"threshold": x}, the "no answer" threshold with the best F1; {} if all questions are answerable."""
         return choose_threshold(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the baseline that answers no question; None if every training question has an answer."""
+        """Return the baseline "no answer" for the examples `judged`; None if all training questions have an answer."""
         return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> TextPrompt:
-        """Return a prompt whose answer is generated, with the suite's text for "no answer"."""
+        """Return an in-context prompt with a generated answer; `settings` has the text that means "no answer"."""
         return TextPrompt(no_answer=settings.get("no_answer", UNANSWERABLE))
 
     def demonstration(self) -> Questions:
-        """Return a question about a sentence, with its answer."""
+        """Return an example of the task: a question about a sentence, with its answer."""
         question, passage, answer = (
             "Where is the party?",
             "I am happy that the party is at your house today.",
@@ -244,21 +244,20 @@ class AnswerTask(Task):
         return Questions(Path("example"), {}, [question], [passage], [[AnswerSpan(answer, passage.find(answer))]])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the text of each target answer."""
+        """Return the text of each target answer; `spell(first, last)` decodes the tokens from `first` to `last`."""
         return "; ".join(spell(first, last) for first, last in at)
 
 
 def before_first_separator(sequences: Sequences) -> Array:
-    """Return a mask (n,) of the tokens before the first separator, the question's, which attend globally (Longformer)."""
+    """Return a mask (tokens,) of the question, which ends at the first separator, for Longformer's global attention."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
-    """Return where the passage begins in each sequence, (m,), and the token that stands for no answer, (m,).
+    """Return the positions, (sequences,) each, of the first token of the passage and of the token for "no answer".
 
-    `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
-    special token.
+    `spans` (sequences, 2) are the lengths of question and passage. "No answer" is the start or the last special token.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
@@ -268,9 +267,9 @@ def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[A
 
 
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
-    """Return the best non-blank spans of at most `longest` tokens in a window, given its logits (tokens, 2).
+    """Return the best answer spans of a window as (score, begin, end), given start and end logits (tokens, 2).
 
-    `places` are the first and last characters of the tokens.
+    Spans have at most `longest` tokens and are not blank. `places` are the offsets of the tokens in `passage`.
     """
     count = len(logits)
     width = min(longest, count)
@@ -291,7 +290,7 @@ def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest
 
 
 def segment_logsumexp(logits: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-    """Return the maximum and the log-sum-exp of logits (n, k) over each sequence, (sequences, k) each."""
+    """Return the maximum and the log-sum-exp of `logits` (tokens, k) over each packed sequence, (sequences, k) each."""
     owner = token_layout(packed).sequence.long()
     shape = packed.offsets.shape[0] - 1, logits.shape[1]
     lowest = torch.finfo(logits.dtype).min

@@ -1,4 +1,4 @@
-"""The base of tasks that compare candidates: one sequence per candidate, and a softmax over the candidates of a group."""
+"""The base of tasks that choose among candidates: one sequence per candidate, a softmax over those of an example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class CandidateTask(Task):
-    """Base class of tasks that score the candidates of a group, such as the choices of a question, against each other."""
+    """Base class of tasks that choose among the candidates of an example, such as answers to a question."""
 
     pooling: Pooling  # how the states of a sequence become one vector
     dropout: float
@@ -36,10 +36,7 @@ class CandidateTask(Task):
         check_pooling(self.name, self.pooling)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per candidate; the longer text of a sequence that is too long is truncated.
-
-        The candidates of an example are a group, and label `right` is the share of each in the right answer.
-        """
+        """Return one sequence of at most `length` tokens per candidate, with its example and its target probability."""
         check_pooling(self.name, self.pooling, data.template)
         examples = data.rows
         if not isinstance(examples, ChoiceExamples):
@@ -51,28 +48,28 @@ class CandidateTask(Task):
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per group: the probabilities of its candidates."""
+        """Set one target per example: the probability of each candidate. The tokens stay unchanged."""
         sequences = add_global_starts(sequences)
         return self.set_targets(sequences, "right")
 
     def set_targets(self, sequences: Sequences, label: str) -> Sequences:
-        """Set one target per group of sequences, given a label of each sequence; do nothing without that label."""
+        """Set one target per group of sequences from `sequences.labels[label]`; do nothing without that label."""
         labels = sequences.labels
         if label in labels:
             sequences.targets[self.name] = group_targets(labels["group"], labels[label], self.max_candidates)
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head that pools each sequence and computes one score."""
+        """Build a head that pools each sequence into one vector and computes one score from it."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the score of each sequence, (sequences,)."""
+        """Return the head's score of each sequence in a batch, (sequences,)."""
         scores: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])[:, 0]
         return scores
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
-        """Return the most probable candidate of each example, and the probabilities of all candidates."""
+        """Return the most probable candidate of each example with the probabilities of all, given scores `outputs`."""
         found = []
         scores = np.split(np.array(outputs, dtype=np.float64), np.cumsum(examples.sizes)[:-1])
         for group, shares in zip(examples.groups, map(softmax, scores), strict=True):
@@ -82,22 +79,20 @@ class CandidateTask(Task):
         return found
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the candidate with the highest mean probability over several models."""
+        """Return an ensemble's answer: the candidate with the highest mean probability over its models' `answers`."""
         return combine_candidates(answers)[1]
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of a softmax over the candidates of each group."""
+        """Return the cross-entropy of a softmax over the candidates of each example in a batch."""
         return group_loss(self.name, self.outputs(head, backbone, batch), batch.targets[self.name])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target probability of each candidate as text."""
+        """Return the target probability of each candidate as text, such as "0 / 1" for two candidates."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
-    """Return the sequences of each group, (g, most), -1 where it has fewer, and the target probability of each.
-
-    Groups without a right candidate are left out.
+    """Return the indices of each group's sequences, (g, most), padded with -1, and their target probabilities.
 
     >>> at, share = group_targets(np.array([7, 3, 7]), np.array([0.0, 1.0, 1.0]), most=2)
     >>> at.tolist(), share.tolist()
@@ -109,12 +104,12 @@ def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array
     width = max(most, int(sizes.max(initial=0)))
     at, share = np.full((len(sizes), width), -1), np.zeros((len(sizes), width), dtype=np.float32)
     at[group[order], place], share[group[order], place] = order, shares[order]
-    something = share.sum(1) > 0
+    something = share.sum(1) > 0  # groups without a right candidate are left out
     return at[something], share[something] / share[something].sum(1, keepdims=True)
 
 
 def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
-    """Return the cross-entropy of a softmax over each group, given the scores (sequences,), and log the accuracy."""
+    """Return loss term `name`: the cross-entropy of a softmax over the `scores` (sequences,) of each group."""
     there = targets.at >= 0
     logits = scores.float()[targets.at.clamp(min=0)].masked_fill(~there, -float("inf"))
     losses = -(targets.target * logits.log_softmax(-1).masked_fill(~there, 0.0)).sum(-1)
@@ -124,7 +119,7 @@ def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
 
 
 def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:
-    """Return the index of the candidate with the highest mean probability over several models, and the combined answer."""
+    """Return the index of the candidate with the highest mean probability over models, and the ensemble's answer."""
     shares = np.mean([[candidate["probability"] for candidate in answer["candidates"]] for answer in answers], 0)
     best = int(shares.argmax())
     listed = [

@@ -1,7 +1,7 @@
 """Multiple choice: choose which of several texts goes best with a text or a question.
 
-Sources: Roemmele et al., 2011, *Choice of Plausible Alternatives* (COPA); Zellers et al., 2018, arXiv:1808.05326 (SWAG); Lai et
-al., 2017, arXiv:1704.04683 (RACE); trained as in Devlin et al., 2019, arXiv:1810.04805, for SWAG.
+Sources: Roemmele et al., 2011, *Choice of Plausible Alternatives* (COPA); Zellers et al., 2018, arXiv:1808.05326
+(SWAG); Lai et al., 2017, arXiv:1704.04683 (RACE); trained as in Devlin et al., 2019, arXiv:1810.04805, for SWAG.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class ChoicePrompt(InContextPrompt):
-    """A prompt whose candidate answers are the choices of an example."""
+    """An in-context prompt whose candidate answers are the choices of a multiple-choice example."""
 
     per_token: ClassVar[bool] = True
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return the choices of an example."""
+        """Return the text of each choice of a multiple-choice example."""
         return [str(choice) for choice in row["choices"]]
 
     def gold(self, row: Row) -> str:
-        """Return the correct choice."""
+        """Return the text of the correct choice of a multiple-choice example."""
         return self.candidates(row)[int(choice_number(row["label"]))]
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the number of the most likely choice, from 0, and its probability."""
+        """Return the index and probability of the most likely choice, given the log-likelihood of each, `output`."""
         return {"choice": int(np.argmax(output)), "probability": float(softmax(output).max())}
 
 
 @register_task
 @dataclass(frozen=True)
 class Choose(CandidateTask):
-    """Multiple choice with any number of choices per example; `pooling` turns the states of a sequence into one vector."""
+    """Multiple choice with any number of choices; `pooling` turns the hidden states of a sequence into one vector."""
 
     pooling: Pooling = "cls"
     dropout: float = 0.1
@@ -67,53 +67,53 @@ class Choose(CandidateTask):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> ChoiceExamples:
-        """Read multiple-choice examples: a text or question, its choices, and with `answered` the correct one."""
+        """Read multiple-choice examples: a text or question, its choices and, if `answered`, the correct choice."""
         return read_choices(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return the task with the largest number of choices of a training example."""
+        """Return a copy of the task that stores the largest number of choices of a training example."""
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the correct choice of each example as its target."""
+        """Set the correct choice of each example as its target. The tokens stay unchanged."""
         sequences.columns["global"] = choice_tokens(sequences)
         return self.set_targets(sequences, "right")
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the family's head for multiple choice, which computes one score per sequence."""
+        """Build the model family's head for multiple choice, which computes one score per sequence."""
         pooler, output = backbone.choice_pooler, backbone.choice_output
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, pooler=pooler, output=output)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: ChoiceExamples) -> list[Answer]:
-        """Return the most probable choice of each example, with its index from 0, and the probabilities of all choices."""
+        """Return the most probable choice of each example, its index from 0, and the probabilities of all choices."""
         found = super().answers(outputs, arrangement, examples)
         best = [int(np.argmax([one["probability"] for one in answer["candidates"]])) for answer in found]
         return [{"choice": choice, **answer} for choice, answer in zip(best, found, strict=True)]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the choice with the highest mean probability over several models."""
+        """Return an ensemble's answer: the choice with the highest mean probability over its models' `answers`."""
         best, combined = combine_candidates(answers)
         return {"choice": best, **combined}
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return the accuracy of the predicted choices."""
+        """Return the accuracy of the predicted choices as sums over examples (AdditiveMetrics)."""
         return choice_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each predicted choice and whether it is correct."""
+        """Score each predicted choice: 1 if it is correct, else 0."""
         return score_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the baseline that always predicts the index that is most often correct in training."""
+        """Return a baseline for the examples `judged`: the index that is most often correct in training (`learned`)."""
         usual = most_frequent(str(group.correct[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
-        """Return a prompt format that ranks the choices by their likelihood per token."""
+        """Return an in-context prompt that ranks the choices by their likelihood per token."""
         return ChoicePrompt()
 
     def demonstration(self) -> ChoiceExamples:
-        """Return a question of cause and effect with two choices."""
+        """Return an example of the task: a question of cause and effect with two choices."""
         choices = ("The sink was full.", "Water flowed.")
         return ChoiceExamples(
             Path("example"), {}, [ChoiceExample(choices, ("He opened the tap.",) * 2, choices, (1,))], lines=[1]
@@ -121,10 +121,7 @@ class Choose(CandidateTask):
 
 
 def choice_tokens(sequences: Sequences) -> Array:
-    """Return a mask (n,) of the tokens that attend globally (Longformer): those of the choice, as in `transformers`.
-
-    In a sequence of one text, it is the first token.
-    """
+    """Return a mask (tokens,) for Longformer's global attention: the tokens of the choice, or just the first token."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence
     chosen = before >= 2

@@ -1,6 +1,6 @@
 """Classification of a text or a pair of texts, with one label or with any number of labels.
 
-Sources: Devlin et al., 2019, arXiv:1810.04805; King and Zeng, 2001, *Logistic Regression in Rare Events Data* (balanced weights).
+Sources: Devlin et al., 2019, arXiv:1810.04805; King and Zeng, 2001, *Logistic Regression in Rare Events Data*.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ POOLED_VECTORS = {"concat": 3, "pair": 4}  # poolings that concatenate several v
 
 
 class ClassifyHead(nn.Module):
-    """A head that pools a sequence into one vector and maps it to one logit per class, or to a number."""
+    """A head that pools each sequence into one vector and maps it to `classes` logits, or to a number.
+
+    `problem` is the `problem_type` in config.json, "" for single-label classification. `hidden` is the width of a
+    hidden layer (0: none). `pooler` and `output` build layers that replace those of the model family's classifier.
+    """
 
     def __init__(
         self,
@@ -57,11 +61,6 @@ class ClassifyHead(nn.Module):
         pooler: Callable[[], nn.Module] | None = None,
         output: Callable[[int], nn.Module] | None = None,
     ) -> None:
-        """Build the head of a task on sequences.
-
-        `problem` is the `problem_type` of config.json, "" for single-label classification. `pooler` and `output` are the
-        family's parts for this task, if they differ from those of classification.
-        """
         super().__init__()
         self.pooling, self.problem = pooling, problem
         self.backward = bool(getattr(backbone, "backward", False))  # its last state is that of the first token
@@ -75,7 +74,7 @@ class ClassifyHead(nn.Module):
         self.output = OutputLinear(hidden or width, classes) if plain else (output or backbone.classifier)(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
-        """Return logits (sequences, classes) for states (n, width); `real` (sequences,) is False for padding sequences."""
+        """Return logits (sequences, classes) for states (tokens, width); `real` (sequences,) is False for padding."""
         if self.backward:
             turn = reverse_index(packed)
             states = permute_rows(states, turn)
@@ -86,10 +85,9 @@ class ClassifyHead(nn.Module):
 
 
 class HiddenLayer(nn.Module):
-    """ULMFiT's hidden layer between the pooled text and the classes.
+    """ULMFiT's hidden layer between the pooled text and the classes, which starts with batch norm.
 
-    Batch norm comes first: the states of a recurrent network, pooled over a long text, are nearly the same for all texts, and
-    their differences must be amplified before anything can be learned from them.
+    Pooled over long texts, the states of recurrent networks are nearly equal; batch norm amplifies their differences.
     """
 
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
@@ -98,7 +96,7 @@ class HiddenLayer(nn.Module):
         self.norm_inner, self.dropout_inner = BatchNorm(hidden), Dropout(min(dropout, 0.1))
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """Return hidden vectors (rows, hidden) for pooled vectors (rows, width)."""
+        """Return hidden vectors (rows, hidden) for pooled vectors `x` (rows, width); `real` is False for padding."""
         inner: Tensor = self.inner(self.dropout(self.norm(x, real))).relu()
         out: Tensor = self.dropout_inner(self.norm_inner(inner, real))
         return out
@@ -106,36 +104,36 @@ class HiddenLayer(nn.Module):
 
 @dataclass(frozen=True)
 class LabelPrompt(InContextPrompt):
-    """A prompt whose candidate answers are one word per label."""
+    """An in-context prompt whose candidate answers are one word per label."""
 
     words: Mapping[str, str] = field(default_factory=dict)  # the word of each label
     per_class: ClassVar[bool] = True
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return the marked spans of the row, if it has any, as the placeholders {word1} and {word2}."""
+        """Return the marked spans of an example, if any, as values of the prompt's placeholders {word1} and {word2}."""
         texts = {1: row.get("text", ""), 2: row.get("pair", row.get("text", ""))}
         marked = [number for number in texts if f"start{number}" in row]
         return {f"word{n}": str(texts[n])[int(row[f"start{n}"]) : int(row[f"end{n}"])] for n in marked}
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return the words of all labels."""
+        """Return the candidate answers of the prompt: the word of each label."""
         return list(self.words.values())
 
     def gold(self, row: Row) -> str:
-        """Return the word of the gold label."""
+        """Return the word that stands for the gold label of an example."""
         if (label := str(row["label"])) not in self.words:
             raise PretuneError(
-                f"the prompt has no word for the label {label!r}; it has words for {', '.join(self.words)}"
+                f"the prompt has no word for label {label!r}, only for {', '.join(self.words)}; add one to the verbalizer"
             )
         return self.words[label]
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the label whose word is most likely, and the probabilities of all labels."""
+        """Return the most likely label and the probabilities of all, given the log-likelihood of each, `output`."""
         return class_answer(softmax(output), list(self.words))
 
 
 class LabelTask(Task):
-    """Base class of tasks that assign labels to an example: their loss, answers, metrics, prompt and baseline."""
+    """Base class of tasks that assign labels to examples, with their loss, answers, metrics, prompt and baseline."""
 
     combinable: ClassVar[bool] = True
 
@@ -146,17 +144,17 @@ class LabelTask(Task):
 
     @property
     def single_label(self) -> bool:
-        """Return whether an example has exactly one label."""
+        """Return whether each example has exactly one label."""
         return not self.multi_label
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,); raise an error for a label that the task was not trained on."""
+        """Return the class index of each row, (rows,); raise an error for a label that was not in training."""
         assert rows.labels is not None
         number = self._check([(label,) for label in rows.labels], rows)
         return np.array([number[label] for label in rows.labels], dtype=np.int64)
 
     def _check(self, labels: Sequence[Sequence[str]], rows: LabeledRows) -> dict[str, int]:
-        """Return the class of each label; raise an error for a row with a label that the task was not trained on."""
+        """Return the class index of each label; raise an error if a row has a label that was not in training."""
         number = {label: i for i, label in enumerate(self.labels)}
         for row, some in enumerate(labels):
             for label in some:
@@ -166,44 +164,44 @@ class LabelTask(Task):
         return number
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of the label of each sequence."""
+        """Return the cross-entropy of the label of each sequence in a batch."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the most probable label of each example, and the probabilities of all labels."""
+        """Return the most probable label of each example and the probabilities of all labels, from logits `outputs`."""
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in softmax(logits)]
 
     def answer_from(self, probabilities: Array) -> Answer:
-        """Return the answer to an example, given the probabilities of all labels."""
+        """Return the answer to an example, with its most probable label, given the probabilities of all labels."""
         return class_answer(probabilities, self.labels)
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the answer that follows from the mean probabilities of several models."""
+        """Return an ensemble's answer to an example: the label with the highest mean probability over its models."""
         means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
         return self.answer_from(means)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return accuracy, Matthews correlation and F1 of the predicted labels."""
+        """Return classification metrics of the predicted labels, such as accuracy and F1, by name."""
         return class_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each predicted label and whether it is correct; for several labels, their F1."""
+        """Score each predicted label 1 if it is correct, else 0; with several labels per example, by their F1."""
         return score_classes(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the baseline that always predicts the most frequent training label."""
+        """Return a baseline for the examples `judged`: the most frequent label of the training examples `learned`."""
         usual = most_frequent(learned.labels)
         return repr(usual), [{"label": usual}] * len(judged)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> LabelPrompt:
-        """Return a prompt that asks for one of the labels, or for the words that the suite declares for them."""
+        """Return an in-context prompt that asks for a label of `rows`, or for its word in `settings["verbalizer"]`."""
         words = settings.get("verbalizer") or {label: label for label in sorted({str(row["label"]) for row in rows})}
         return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
     def demonstration(self) -> LabeledRows:
-        """Return two movie reviews with a sentiment."""
+        """Return examples of the task: two movie reviews with their sentiment."""
         labels = ["positive", "negative"]
         return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
@@ -211,13 +209,11 @@ class LabelTask(Task):
 @register_task
 @dataclass(frozen=True)
 class Classify(LabelTask):
-    """Classification into `labels`; `pooling` says how the states of a sequence become one vector.
+    """Classification of a text or a pair of texts into one of `labels` or, with `multi_label`, into any number of them.
 
-    `hidden_size` is the width of a layer between that vector and the classes (ULMFiT); 0: none.
-
-    With `multi_label` a row has any number of labels, and the answer are those with a probability of at least `threshold`. With
-    `class_weight=balanced` all classes have the same total weight in the loss, however rare they are. `drop_invalid` leaves out rows
-    without a label or a text.
+    `pooling` turns the hidden states of a sequence into one vector; `hidden_size` is the width of a layer after it
+    (ULMFiT; 0: none). With `multi_label`, labels with a probability of at least `threshold` are predicted.
+    `class_weight=balanced` gives all classes the same total weight in the loss.
     """
 
     labels: Sequence[str] = fitted(())
@@ -227,7 +223,7 @@ class Classify(LabelTask):
     threshold: float = 0.5
     hidden_size: int = 0
     class_weight: Literal["none", "balanced"] = "none"
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a label or a text
     label_weights: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
@@ -238,7 +234,7 @@ class Classify(LabelTask):
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
         if self.class_weight not in ("none", "balanced"):
-            raise PretuneError(f"classify: unknown weights={self.class_weight}; choose none or balanced")
+            raise PretuneError(f"classify(class_weight={self.class_weight}): unknown value; choose none or balanced")
 
     @property
     def primary_metric(self) -> str:
@@ -247,11 +243,11 @@ class Classify(LabelTask):
 
     @property
     def classifies_texts(self) -> bool:
-        """Return whether each text or pair has exactly one label."""
+        """Return whether each text or pair of texts has exactly one label."""
         return not self.multi_label
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return the rows of a table: one or two texts, and one or more labels."""
+        """Read one or two texts and, if `answered`, labels per row; `columns` maps roles to column names."""
         read = parse_labels if self.multi_label else parse_label
         rows = read_labeled(file, columns, labels=answered, label=read, drop_invalid=self.drop_invalid)
         if self.multi_label and rows.labels is not None:
@@ -259,11 +255,11 @@ class Classify(LabelTask):
         return rows
 
     def check_labels(self, examples: LabeledRows) -> None:
-        """Raise an error for rows with labels that the task was not trained on."""
+        """Raise an error if an example has a label that the task was not trained on."""
         self.encode_labels(examples)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the training rows and, if `weights=balanced`, the weight of each."""
+        """Return a copy of the task with the training labels and, if `class_weight=balanced`, the weight of each."""
         assert examples.labels is not None
         known = [label for labels in examples.labels for label in labels] if self.multi_label else examples.labels
         labels = sorted_labels(examples.file, known, least=1 if self.multi_label else 2)
@@ -279,14 +275,14 @@ class Classify(LabelTask):
         return replace(self, labels=tuple(labels), label_weights=balance)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long texts are truncated."""
+        """Return one sequence of at most `length` tokens per row; longer texts are truncated."""
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {"classify": self.encode_labels(rows)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def encode_labels(self, rows: LabeledRows) -> Array:
-        """Return the class of each row, (m,); with `multi_label`, a 0/1 matrix of its classes, (m, classes)."""
+        """Return the class index of each row, (rows,); with `multi_label`, a 0/1 matrix of labels, (rows, classes)."""
         if not self.multi_label:
             return super().encode_labels(rows)
         assert rows.labels is not None
@@ -297,7 +293,7 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label of each sequence as its target; with `multi_label`, the weight of each of its labels."""
+        """Set the label of each sequence as its target; with `multi_label`, the target has the weight of each label."""
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
@@ -309,46 +305,46 @@ class Classify(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head that pools each sequence and computes one logit per class."""
+        """Build a head that pools each sequence into one vector and computes one logit per class."""
         problem = "multi_label_classification" if self.multi_label else ""
         return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden_size)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of all classes, (sequences, classes)."""
+        """Return the logits of each sequence in a batch, (sequences, classes)."""
         real = sequences_with_targets(batch, self.name) if self.hidden_size else None
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the most probable label of each example, or all labels that reach the threshold, and all probabilities."""
+        """Return the predicted label or labels of each example and the probabilities of all, given logits `outputs`."""
         if not self.multi_label:
             return super().answers(outputs, arrangement, examples)
         logits = np.stack(outputs).astype(np.float64)
         return [self.answer_from(row) for row in np.exp(-np.logaddexp(0, -logits))]
 
     def answer_from(self, probabilities: Array) -> Answer:
-        """Return the answer to an example, given the probabilities of all labels."""
+        """Return the answer to an example: the most probable label or, with `multi_label`, those above a threshold."""
         if not self.multi_label:
             return super().answer_from(probabilities)
         shares = {label: float(p) for label, p in zip(self.labels, probabilities, strict=True)}
         return {"labels": [label for label, p in shares.items() if p >= self.threshold], "probabilities": shares}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of each row; with `multi_label`, the mean over classes of the binary cross-entropies."""
+        """Return the cross-entropy of a batch; with `multi_label`, the binary cross-entropy averaged over classes."""
         if not self.multi_label:
             return super().loss(head, backbone, batch)
         targets = batch.targets[self.name]
         return multi_label_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the baseline that always predicts the most frequent label, or set of labels, in training."""
+        """Return a baseline for the examples `judged`: the most frequent label or label set in training, `learned`."""
         if not self.multi_label:
             return super().majority_answers(learned, judged)
         several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
         return repr(", ".join(several)), [{"labels": list(several)}] * len(judged)
 
     def demonstration(self) -> LabeledRows:
-        """Return two movie reviews with a sentiment."""
+        """Return examples of the task: two movie reviews with their sentiment."""
         rows = super().demonstration()
         if self.multi_label:
             rows.labels = [(label,) for label in rows.labels or ()]
@@ -356,7 +352,7 @@ class Classify(LabelTask):
 
 
 def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
-    """Return a mask (sequences,) of the sequences with targets of a loss term; None if the batch has none."""
+    """Return a mask (sequences,) of the sequences with a target of loss term `name`; None if the batch has none."""
     targets, offsets = batch.targets.get(name), batch.packed[-1].offsets
     if targets is None:
         return None
@@ -365,7 +361,7 @@ def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
 
 
 def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Return the binary cross-entropy, averaged over classes; a target is the weight of a label, 0 if the label is absent."""
+    """Return loss term `name`: binary cross-entropy, averaged over classes; targets are label weights, 0 if absent."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
     right = ((logits > 0) == (there > 0)).float().mean(-1)
@@ -374,12 +370,12 @@ def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
 
 
 def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
-    """Raise an error for an unknown pooling, or one that needs segments if the model's template has none."""
+    """Raise an error if task `name` cannot use `pooling`: it is unknown, or needs segments, which `template` lacks."""
     if pooling not in get_args(Pooling):
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")
     if pooling == "pair" and template is not None and not template.segments:
         raise PretuneError(
-            f"{name}: pooling=pair tells two texts apart by segments, which this model does not have; choose another pooling"
+            f"{name}: pooling=pair needs segments to tell two texts apart, and this model has none; choose another"
         )
 
 
@@ -394,20 +390,20 @@ def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
 
 
 def require_labeled(name: str, data: Data) -> LabeledRows:
-    """Return the labeled rows that a task learns from; raise an error if the data is of another kind."""
+    """Return the labeled rows of `data`; raise an error that names the task `name` if the data is of another kind."""
     if not isinstance(data.rows, LabeledRows):
         raise PretuneError(f"{name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
     return data.rows
 
 
 def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str]:
-    """Return the distinct labels, sorted (numbers by value); raise an error if there are fewer than `least`."""
+    """Return the distinct labels of a file, sorted (numbers by value); raise an error if fewer than `least` exist."""
     found = Counter(labels)
     if not found:
         raise PretuneError(f"{file}: no row has a label; label some rows, or choose another column")
     if len(found) < least:
         raise PretuneError(
-            f"{file}: every row has the label {next(iter(found))!r}; classification needs two classes or more"
+            f"{file}: every row has the label {next(iter(found))!r}; add rows with another label, or change the column"
         )
     folded: dict[str, str] = {}
     for label in found:

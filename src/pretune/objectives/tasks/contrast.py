@@ -1,7 +1,7 @@
 """Text embeddings: learn similar vectors for matching texts, with in-batch negatives or from similarity scores.
 
-Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (mean pooling, regression of cosines on scores); Henderson et al., 2017,
-arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
+Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (mean pooling, regression of cosines on scores); Henderson et al.,
+2017, arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
 """
 
 from __future__ import annotations
@@ -46,15 +46,12 @@ BLOCK = 1024  # texts among which the pair of a text is ranked
 @register_task
 @dataclass(frozen=True)
 class Contrast(Task):
-    """Contrastive learning of text embeddings.
+    """Contrastive learning of text embeddings from pairs of texts, with or without similarity scores.
 
-    `embedding_pooling` is the pooling that gives the vector of a text: by default that of the model, or the mean if the model has none;
-    several are joined with +. `normalize` scales vectors to unit length. `embedding` describes how the model to train
-    computes vectors already.
-
-    Without scores, the loss is the cross-entropy of finding the pair of each text among those of the batch, in both
-    directions, with cosines divided by `temperature`. It is the only loss that is not a sum over single rows: the division
-    into batches determines the negatives. With scores, the loss is the squared error of the cosines.
+    Without scores, the loss is the cross-entropy of finding each text's pair in the batch, in both directions, with
+    cosines divided by `temperature`; with scores, it is the squared error of the cosines. `embedding` describes the
+    pooling of the given model; `embedding_pooling`, such as mean or cls+max, replaces it. `normalize` scales vectors to
+    length 1.
     """
 
     embedding_pooling: str = ""
@@ -77,7 +74,7 @@ class Contrast(Task):
 
     @property
     def described(self) -> TextEmbedding:
-        """Return how text vectors are computed: the model's own description, with the task's options applied."""
+        """Return the description of how text vectors are computed: the model's own, changed by the task's options."""
         return self.embedding.with_options(self.embedding_pooling, self.normalize)
 
     @property
@@ -86,7 +83,7 @@ class Contrast(Task):
         return "spearman" if self.scored else "accuracy"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read pairs of texts, and their similarity scores if the file has them."""
+        """Read pairs of texts and, if `answered` and the file has them, their similarity scores."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         require_pairs(self.name, rows)
         scores, column = rows.extra.pop("score", None), rows.columns.get("score")
@@ -100,7 +97,7 @@ class Contrast(Task):
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the range of the training scores; scores from -1 to 1 are taken as cosines."""
+        """Return a copy of the task with the range of the training scores; scores within [-1, 1] count as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
                 raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts; add rows")
@@ -116,14 +113,14 @@ class Contrast(Task):
         return replace(self, scored=True, lowest=lowest, highest=highest)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return two sequences per row, one for each text; long texts are truncated at the end."""
+        """Return two sequences of at most `length` tokens per row, one for each text; longer texts are truncated."""
         rows, prompt = require_labeled(self.name, data), self.embedding.prompt
         require_pairs(self.name, rows)
         assert rows.pairs is not None
         if self.embedding.similarity != "cosine":
             raise PretuneError(
-                f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns and "
-                "predicts cosines; set similarity_fn_name to cosine in its config_sentence_transformers.json if that is intended"
+                f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns cosines; "
+                "to use cosines anyway, set similarity_fn_name to cosine in its config_sentence_transformers.json"
             )
         tokens = data.token_rows
         if prompt:
@@ -146,7 +143,7 @@ class Contrast(Task):
         return Arrangement(tokens, data.tokenizer, data.template, starts, spans, labels, truncated=cut)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set one target per pair of texts: its score, or the numbers of both texts."""
+        """Set one target per pair of texts: its similarity score, or the ids of both texts. Tokens stay unchanged."""
         labels = sequences.labels
         if PROMPT_COLUMN in labels:
             sequences = mark_prompts(sequences, labels[PROMPT_COLUMN])
@@ -158,15 +155,15 @@ class Contrast(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: one per two sequences."""
+        """Return an upper bound on the number of targets per batch: one per pair of sequences."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the head that pools states into a vector, with the layers after the pooling."""
+        """Build the head that pools the hidden states of a text into one vector, with the layers after the pooling."""
         return TextEmbeddingHead(self.described, backbone.width)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the cosine of each pair, and the rank of its second text among those of up to 1024 rows."""
+        """Return each pair's cosine, and the rank of its second text among those of up to 1024 rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         first, second, text = vectors[::2], vectors[1::2], arrangement.labels["text"][1::2]
@@ -181,7 +178,7 @@ class Contrast(Task):
         return found
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of finding the pair of each text, in both directions, or the squared error of cosines."""
+        """Return the cross-entropy of finding each text's pair in the batch or, with scores, the squared error."""
         targets = batch.targets[self.name]
         vectors = F.normalize(self.outputs(head, backbone, batch).float(), dim=-1)
         first, second = vectors[targets.at[:, 0]], vectors[targets.at[:, 1]]
@@ -191,28 +188,25 @@ class Contrast(Task):
         return in_batch_contrastive_loss(self.name, first @ second.T / self.temperature, targets)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return correlations with the scores, or the accuracy and MRR of finding the pair of each text."""
+        """Return the correlations with gold scores or, without scores, accuracy and MRR of finding each text's pair."""
         return similarity_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each predicted similarity with its error in standard deviations, or the rank of each pair."""
+        """Score each pair by the error of its similarity or, without gold scores, by the rank of its second text."""
         return score_similarities(answers, examples, self)
 
     def demonstration(self) -> LabeledRows:
-        """Return two pairs of sentences."""
+        """Return examples of the task: two pairs of sentences."""
         first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
         return LabeledRows(Path("example"), {}, first, second, None)
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return which sequences form pairs, numbered from 1, as text."""
+        """Return which sequences of a batch form pairs as text, such as "1 with 2"."""
         return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
 
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
-    """Return the number of tokens of a prompt, including the special tokens before it; 0 without a prompt.
-
-    Raise an error if the prompt leaves no room for text in sequences of `length` tokens.
-    """
+    """Return the length of a prompt with the special tokens before it; raise an error if it leaves no room for text."""
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.num_special_tokens(pair=False):
         raise PretuneError(
@@ -223,15 +217,15 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
 
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
-    """Mark the first `tokens` (b,) tokens of each sequence as a prompt, which the pooling can leave out."""
+    """Mark the first `tokens[i]` tokens of each sequence i as its prompt, which pooling can leave out."""
     sequences.columns[PROMPT_COLUMN] = sequences.index_in_sequence < np.repeat(tokens, sequences.lengths)
     return sequences
 
 
 def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
-    """Return the contrastive loss, given the similarities (m, m) of first and second texts.
+    """Return loss term `name`, the in-batch contrastive loss, given the similarities (m, m) of first and second texts.
 
-    The targets (m, 2) are the numbers of the texts. Texts that are equal to a row's own, and padding, are not negatives.
+    The `targets` (m, 2) are ids of the texts; texts that equal a row's own text, and padding, are not negatives.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0

@@ -1,6 +1,6 @@
 """Cloze-style reading comprehension: choose which entity of a passage fills the gap of a query.
 
-Sources: Zhang et al., 2018, arXiv:1810.12885 (ReCoRD); Fenogenova et al., 2020, arXiv:2010.15925 (RuCoS, in Russian SuperGLUE).
+Sources: Zhang et al., 2018, arXiv:1810.12885 (ReCoRD); Fenogenova et al., 2020, arXiv:2010.15925 (RuCoS).
 """
 
 from __future__ import annotations
@@ -29,39 +29,36 @@ from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
 
 
 class EntityPrompt(InContextPrompt):
-    """A prompt that ends before the gap of the query; a candidate answer is an entity and the rest of the query after it."""
+    """An in-context prompt that ends at a query's gap; a candidate is an entity and the query's text after the gap."""
 
     per_token: ClassVar[bool] = True
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return the query up to its gap as {query}."""
+        """Return the query of an example up to its gap, as the value of the prompt's placeholder {query}."""
         return {"query": row["query"].partition(GAP)[0].rstrip()}
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return the query from its gap on, filled with each entity."""
+        """Return one candidate per entity of an example: the query from its gap on, with the entity in the gap."""
         return [self.filled(row, entity) for entity in row["entities"]]
 
     def gold(self, row: Row) -> str:
-        """Return the query from its gap on, filled with the first correct entity."""
+        """Return the query of an example from its gap on, with the first correct entity in the gap."""
         return self.filled(row, row["answers"][0])
 
     def filled(self, row: Row, entity: str) -> str:
-        """Return the space before the gap, an entity, and the text after the gap."""
+        """Return an example's query from its gap on: the space before the gap, `entity`, and the text after the gap."""
         before, _, after = row["query"].partition(GAP)
         return before[len(before.rstrip()) :] + entity + after
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the entity with which the query is most likely."""
+        """Return the entity that makes the query most likely, given the log-likelihood of each entity, `output`."""
         return {"answer": row["entities"][int(np.argmax(output))]}
 
 
 @register_task
 @dataclass(frozen=True)
 class Entity(CandidateTask):
-    """Cloze-style reading comprehension: a choice among the entities of a passage.
-
-    A sequence is the passage and the query with one entity in its gap; `pooling` turns its states into one vector.
-    """
+    """Cloze-style reading comprehension: choose which entity of a passage fills the gap of a query."""
 
     pooling: Pooling = "cls"
     dropout: float = 0.1
@@ -75,11 +72,11 @@ class Entity(CandidateTask):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> ChoiceExamples:
-        """Read passages with their entities, queries with a gap, and with `answered` the gold answers."""
+        """Read passages with their entities, queries with a gap and, if `answered`, the gold answers."""
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return the task with the largest number of entities; report training queries whose answer is not an entity."""
+        """Return a copy of the task with the largest number of entities; log how many queries cannot be answered."""
         lost = sum(not group.correct for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(
@@ -93,19 +90,19 @@ class Entity(CandidateTask):
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and F1 of the predicted entities, each the best over the gold answers of a query."""
+        """Return exact match and word F1 of the predicted entities, each the best over the gold answers of a query."""
         return entity_cloze_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each predicted entity with the F1 of its words."""
+        """Score each predicted entity by its word F1 with the gold answers of the query."""
         return score_entities(answers, examples, self)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> EntityPrompt:
-        """Return a prompt that ranks the entities by the likelihood per token of the filled query."""
+        """Return an in-context prompt that ranks the entities by the likelihood per token of the filled query."""
         return EntityPrompt()
 
     def demonstration(self) -> ChoiceExamples:
-        """Return a passage with two entities and a query."""
+        """Return an example of the task: a passage with two entities, and a query."""
         names, passage = ("Paris", "the Seine"), ("Paris lies on the Seine.",) * 2
         filled = ("Paris is a river.", "the Seine is a river.")
         return ChoiceExamples(

@@ -3,8 +3,8 @@
 summarize: Heavy rain has flooded …     Floods in the north
 cola sentence: The course is jumping.   unacceptable
 
-An encoder-decoder encodes the source and decodes the target. A decoder-only model reads source, delimiter and target in one
-sequence (Radford et al., 2019, GPT-2), and learns to predict the target only.
+An encoder-decoder encodes the source and decodes the target. A decoder-only model reads source, delimiter and target in
+one sequence (Radford et al., 2019, GPT-2), and learns to predict the target only.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ PRIMARY_METRICS = {"exact_match": "exact_match", "word_f1": "word_f1", "rouge": 
 
 @dataclass(frozen=True)
 class TextPrompt(InContextPrompt):
-    """A prompt whose answer is generated text."""
+    """An in-context prompt whose answer is generated text."""
 
     no_answer: str = ""  # the text that says that a question cannot be answered
 
     def gold(self, row: Row) -> str:
-        """Return the gold text, or the first of several gold spans."""
+        """Return the gold answer of an example as text; the first one if there are several."""
         label = row["label"]
         return label if isinstance(label, str) else label[0]["text"] if label else self.no_answer
 
     def answer(self, row: Row, output: str) -> Answer:
-        """Return the generated text; "" if it says that there is no answer."""
+        """Return the generated text `output` as an answer, or "" if it is the text that means "no answer"."""
         return {"answer": "" if normalize(output) == normalize(self.no_answer) else output}
 
 
 @register_task
 @dataclass(frozen=True)
 class Generate(TwoSided, Task):
-    """Text-to-text generation of an answer from a source text.
+    """Text-to-text generation: read a source text and generate a target text, the answer.
 
-    The source begins with `prefix`; a pair of texts is written as in T5, with the names of its `fields`: sentence1: …
-    sentence2: … Answers have at most `max_new_tokens` tokens and are found with `num_beams` beams. With `constrained`, only the answers of
-    the training data are possible. `delimiter` precedes the answer in a decoder-only model; `language_pair`, such as en-ro, are
-    for templates with language tokens. `drop_invalid` leaves out rows without a source or a target.
+    The source begins with `prefix`; a pair of texts is written as in T5, with the names in `fields`: sentence1: …
+    sentence2: … Answers have at most `max_new_tokens` tokens and are found with `num_beams` beams; with `constrained`,
+    only training answers are possible. `delimiter` precedes the answer in a decoder-only model. `language_pair`, such
+    as en-ro, is for models with language tokens. `drop_invalid` drops rows without source or target.
     """
 
     prefix: str = ""
@@ -118,7 +118,7 @@ class Generate(TwoSided, Task):
 
     @property
     def single_label(self) -> bool:
-        """Return whether answers are restricted to the labels."""
+        """Return whether generated answers are restricted to a fixed set of labels."""
         return self.constrained
 
     @property
@@ -129,11 +129,11 @@ class Generate(TwoSided, Task):
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return the rows of a table: one or two source texts, and a target."""
+        """Read one or two source texts and, if `answered`, a target per row; `columns` maps roles to column names."""
         return read_text_to_text(file, columns, answered=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the answers of the training examples as labels, if `constrained`."""
+        """Return the task; with `constrained`, a copy that has the answers of the training examples as labels."""
         return (
             replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
             if self.constrained
@@ -141,7 +141,7 @@ class Generate(TwoSided, Task):
         )
 
     def sources(self, rows: Any) -> list[str]:
-        """Return the source text of each row."""
+        """Return the source text of each row: the prefix of the task, then its text or its pair of texts."""
         if not isinstance(rows, LabeledRows):
             raise PretuneError(
                 "generate needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
@@ -153,13 +153,13 @@ class Generate(TwoSided, Task):
         return [f"{self.prefix.strip()} {text}".strip() for text in texts]
 
     def spell(self, target: str, template: Template) -> str:
-        """Return a target text as it is tokenized; for a decoder-only model it starts with a space."""
+        """Return a target text as it is tokenized: for a decoder-only model, with a space before it."""
         return target if template.target else f" {target}"
 
     # -- arranging --------------------------------------------------------------------------------------------------
 
     def frames(self, template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the templates of source and target, each a tuple of special tokens and text placeholders."""
+        """Return the templates of source and target, tuples of special tokens with "A" in place of the text."""
         if not template.target:
             return template.single[: template.single.index("A") + 1], ("A", "end")
         if not self.language_pair:
@@ -168,7 +168,7 @@ class Generate(TwoSided, Task):
         return with_language(template.single, first), with_language(template.target, second)
 
     def delimit(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Return the token ids of the delimiter between source and target."""
+        """Return the token ids of the delimiter between source and target in a decoder-only model."""
         ids = tokenizer.encode(f" {self.delimiter}")
         if not ids:
             raise PretuneError(
@@ -177,24 +177,21 @@ class Generate(TwoSided, Task):
         return tuple(ids)
 
     def closed_trie(self, tokenizer: Tokenizer, template: Template) -> TokenTrie:
-        """Return the allowed answers of constrained generation as a trie of token ids, each with its end token."""
+        """Return a trie of the token ids of all allowed answers, each with its end token, for constrained decoding."""
         _, frame = self.frames(template)
         end = tokenizer.role(frame[frame.index("A") + 1])
         spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
         for label, ids in spelled.items():
             if not ids or set(ids) & {end, tokenizer.roles.get("unknown", -1)}:
-                raise PretuneError(f"answer {label!r}: this tokenizer has no tokens for it; choose another word")
+                raise PretuneError(f"the tokenizer cannot encode the answer {label!r}; choose another word for it")
         return TokenTrie([*ids, end] for ids in spelled.values())
 
     def most(self, data: Data) -> int:
-        """Return the largest number of tokens that an answer may have."""
+        """Return the maximum number of tokens of a generated answer."""
         return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return the source of each row as one sequence; for a decoder-only model, room is left for the answer.
-
-        If targets are known, label `tokens` is the length of each row in training.
-        """
+        """Return each row's source as one sequence; a decoder-only model leaves room for the answer within `length`."""
         frame, _ = self.frames(data.template)
         parts: list[Part] = [self.sources(data.rows)]
         if not data.template.target:
@@ -202,29 +199,29 @@ class Generate(TwoSided, Task):
         spare = 0 if data.template.target else min(self.most(data), length // 2)
         arrangement = compose_sequences(parts, data.tokenizer, frame, length - spare)
         if data.rows.labels is not None:
-            arrangement.labels["tokens"] = self.costs(*self.both_sides(data, length))
+            arrangement.labels["tokens"] = self.costs(*self.both_sides(data, length))  # lengths in training
         return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return source and target of each row, in two sequences or in one, in shuffled packs; long texts are truncated."""
+        """Return the shuffled batches of an epoch: source and target of each row, or both as one in a decoder."""
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
         return SourceTargetEpoch(source, plan_lengths(self.costs(source, target), packing, draws), target)
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
-        """Return for each row the larger number of tokens, that of the source or of the target, (m,)."""
+        """Return the number of tokens of each row's source or target, whichever is longer, (rows,)."""
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return the arrangements of sources and targets, tokenized once; None for targets that are in the same sequence."""
+        """Return the tokenized sources and targets, cached; targets are None if they are part of the same sequences."""
         found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Tokenize sources and targets and return their arrangements."""
+        """Tokenize sources and targets; for a decoder-only model, both are joined, and the second result is None."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
@@ -247,31 +244,31 @@ class Generate(TwoSided, Task):
         return sequences
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the packing limits of source and target; packs are limited by the longer one of each row."""
+        """Return the size limits of source and target batches: both have the token limits of `packing`."""
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: every token."""
+        """Return an upper bound on the number of targets per batch: one per token."""
         return {self.name: packing.tokens}
 
     # -- learning and answering -------------------------------------------------------------------------------------
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary."""
+        """Build the model family's output layer over the vocabulary."""
         return backbone.vocabulary_head()
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of the tokens of the target text."""
+        """Return the cross-entropy of the target tokens in a batch."""
         return token_loss(self.name, head, backbone, batch, self.label_smoothing)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the next-token logits at each token of the target text, (n, vocabulary)."""
+        """Return the next-token logits at each token of the target text, (tokens, vocabulary)."""
         out: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return out
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the generated text of each row, given the generated tokens."""
+        """Return the generated text of each row, given the generated token ids `outputs`."""
         tokenizer = arrangement.tokenizer
         known = {tokenizer.decode(tokenizer.encode(label)).strip(): label for label in self.labels}
         texts = [tokenizer.decode(ids).strip() for ids in outputs]
@@ -280,33 +277,33 @@ class Generate(TwoSided, Task):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics | None:
-        """Return the metrics of generated texts; None if the answers are labels."""
+        """Return the metrics of generated texts as sums over examples; None if answers are restricted to labels."""
         return None if self.constrained else text_metrics(answers, examples, self)
 
     def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
-        """Return the metrics of generated texts and, if the answers are labels, those of a classifier."""
+        """Return the metrics of generated texts, with classification metrics if answers are restricted to labels."""
         return closed_set_metrics(answers, examples, self) if self.constrained else super().metrics(answers, examples)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each generated answer with the F1 of its words."""
+        """Score each generated answer by its word F1 with the gold text."""
         return score_texts(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the baseline that always gives the most frequent training answer; None unless answers are labels."""
+        """Return a baseline for `judged`: the most frequent answer in training (`learned`); None for free text."""
         if not self.constrained:
             return None
         usual = most_frequent(learned.labels)
         return repr(usual), [{"answer": usual}] * len(judged)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> TextPrompt:
-        """Return a prompt whose answer is generated text."""
+        """Return an in-context prompt whose answer is generated text."""
         return TextPrompt(max_tokens=self.max_new_tokens)
 
     def demonstration(self) -> LabeledRows:
-        """Return two movie reviews with a sentiment."""
+        """Return examples of the task: two movie reviews with their sentiment."""
         labels = ["positive", "negative"]
         return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return None: targets are tokens."""
+        """Return None: targets are tokens of the text and need no description."""
         return None

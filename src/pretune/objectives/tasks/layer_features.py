@@ -19,7 +19,7 @@ from pretune.runtime.errors import PretuneError
 
 
 class FeatureBackbone(WrappedBackbone):
-    """A backbone whose output is a combination of all of its layers, such as a learned mix."""
+    """A wrapper around a backbone that returns a combination of all layers, such as a learned mix."""
 
     def __init__(self, backbone: Backbone, features: LayerFeatures) -> None:
         self.backbone = backbone
@@ -28,7 +28,7 @@ class FeatureBackbone(WrappedBackbone):
         self.set_task_parts(features.width, classifier=partial(Linear, features.width))
 
     def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
-        """Run the backbone and return the combined features as its only layer, (n, width)."""
+        """Run the backbone and return the combination of its layers as its only layer, (tokens, width)."""
         if self.features.layers == "cove":  # the features of the encoder alone
             states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
             return BackboneOutput([self.features(states.layers, packed[0])], states.state)
@@ -37,7 +37,7 @@ class FeatureBackbone(WrappedBackbone):
 
 
 class LayerFeaturesHead(nn.Module):
-    """A head with the parameters that combine the layers, and the task's own head on the result."""
+    """A head that consists of the parameters that combine a backbone's layers, and of the wrapped task's own head."""
 
     def __init__(self, features: LayerFeatures, head: nn.Module) -> None:
         super().__init__()
@@ -46,27 +46,27 @@ class LayerFeaturesHead(nn.Module):
 
 @dataclass(frozen=True)
 class OnLayerFeatures(WrappedTask):
-    """A task whose head reads a combination of all layers, such as a learned mix, instead of the last layer."""
+    """A wrapper around a task that lets its head read a combination of all layers instead of the last layer."""
 
     task: Task
     layers: str  # one of Layers; elmo may be followed by a width
     top: TopLayers = ""
 
     def finish(self, head: Any) -> Self:
-        """Return the finished task, given a trained head."""
+        """Fold fitted values of the wrapped task into its part of a trained head, and return the finished task."""
         return self.with_task(self.task.finish(head.head))
 
     def begin(self, head: Any) -> None:
-        """Prepare the part of a trained head that belongs to the wrapped task for further training."""
+        """Undo `finish` for the wrapped task's part of a trained head, so that training can continue."""
         self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Build the parameters that combine the layers, and the task's own head on the result."""
+        """Build the parameters that combine the backbone's layers, and the wrapped task's own head on the result."""
         network: Any = backbone
         if self.layers == "cove":
             if not hasattr(network, "encoder"):
                 raise PretuneError(
-                    "cove reads the encoder of a translation model; choose a model that was trained with translate"
+                    "cove features need the encoder of a translation model; choose one that was trained with translate"
                 )
             network = network.encoder
         embed = network.embed
@@ -82,9 +82,9 @@ class OnLayerFeatures(WrappedTask):
         return LayerFeaturesHead(features, self.task.head(FeatureBackbone(backbone, features)))  # type: ignore[arg-type]
 
     def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the outputs of the task's head on the combined layers."""
+        """Return the outputs of the wrapped task's head on the combined layers for a batch."""
         return self.task.outputs(head.head, FeatureBackbone(backbone, head.features), batch)  # type: ignore[arg-type]
 
     def loss(self, head: Any, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the task on the combined layers."""
+        """Return the loss of the wrapped task on the combined layers for a batch."""
         return self.task.loss(head.head, FeatureBackbone(backbone, head.features), batch)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Classification of two marked spans: whether a word has the same sense twice, or two phrases are coreferent.
 
-Sources: Pilehvar and Camacho-Collados, 2019, arXiv:1808.09121 (WiC); Levesque et al., 2012, *The Winograd Schema Challenge* (WSC);
-trained as in SuperGLUE (Wang et al., 2019, arXiv:1905.00537): from the start token's state and the mean of each span.
+Sources: Pilehvar and Camacho-Collados, 2019, arXiv:1808.09121 (WiC); Levesque et al., 2012, *The Winograd Schema
+Challenge* (WSC); trained as in SuperGLUE (Wang et al., 2019, arXiv:1905.00537).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class MatchHead(nn.Module):
-    """A head that computes one logit per class from the pooled sequence and the mean of each span."""
+    """A head that computes one logit per class from the pooled sequence and the mean state of each of two spans."""
 
     def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class MatchHead(nn.Module):
         self.output = OutputLinear(3 * backbone.width, classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """Return logits (sequences, classes) for states (n, width)."""
+        """Return logits (sequences, classes) for the hidden states (tokens, width) of packed sequences."""
         span, owner = packed.columns["span"], token_layout(packed).sequence.long()
         whole = pool(states, packed, self.pooling)
         vectors = [whole]
@@ -60,32 +60,31 @@ class MatchHead(nn.Module):
 @register_task
 @dataclass(frozen=True)
 class Match(LabelTask):
-    """Classification of two marked spans into `labels`; `pooling` gives the vector of the whole sequence.
-
-    `drop_invalid` leaves out rows without a label, or whose spans are not in their texts.
-    """
+    """Classification of two marked spans into `labels`, from their mean states and the sequence pooled by `pooling`."""
 
     labels: Sequence[str] = fitted(())
     pooling: Literal["cls", "mean", "max", "last"] = "cls"
     dropout: float = 0.1
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a label, or whose spans are not in their texts
 
     name: ClassVar[str] = "match"
     reads_spans: ClassVar[bool] = True
     in_context_template: ClassVar[str] = "{text}\nLabel: [MASK]"
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read rows with two marked spans and, with `answered`, a label."""
+        """Read one or two texts with two marked spans and, if `answered`, a label per row."""
         return read_span_pairs(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the training rows."""
+        """Return a copy of the task with the labels of the training rows."""
         return replace(self, labels=tuple(sorted_labels(examples.file, examples.labels or ())))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long texts are truncated around their spans."""
+        """Return one sequence of at most `length` tokens per row; longer texts are truncated around their spans."""
         if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.extra:
-            raise PretuneError("match needs rows with two marked spans; give it a file that has them")
+            raise PretuneError(
+                "match needs rows with two marked spans; give a file with the columns start1, end1, start2 and end2"
+            )
         if data.template.target:
             raise PretuneError(
                 "match needs an encoder, because it marks tokens of its input; choose an encoder instead of an encoder-decoder"
@@ -95,7 +94,7 @@ class Match(LabelTask):
         return truncate_around_spans(arrangement, data.rows, length)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label of each sequence as its target."""
+        """Set the label of each sequence as its target. The tokens stay unchanged."""
         sequences = add_global_starts(sequences)
         sequences.columns["span"] = sequences.columns["span"].clip(min=0)
         if self.name in sequences.labels:
@@ -103,11 +102,11 @@ class Match(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head that classifies from three vectors: the pooled sequence and the mean of each span."""
+        """Build a head that classifies from three vectors: the pooled sequence and the mean state of each span."""
         return MatchHead(backbone, len(self.labels), self.pooling, self.dropout)
 
     def demonstration(self) -> LabeledRows:
-        """Return two pairs of phrases in which a word has another or the same sense."""
+        """Return examples of the task: pairs of phrases that use a word in different senses, or in the same sense."""
         first, second = ["the river bank", "a bank"], ["a bank lends money", "the bank"]
         spans = [((10, 14), (2, 6)), ((2, 6), (4, 8))]
         return LabeledRows(Path("example"), {}, first, second, ["other", "same"], extra={"spans": spans})

@@ -1,4 +1,4 @@
-"""Prompt-based classification: the word that a masked language model puts into a gap is the label (Schick and Schütze, 2021, PET).
+"""Prompt-based classification: a masked language model fills a gap with a label's word (Schick and Schütze, 2021).
 
 A delightful film. It was [MASK].    good → positive, bad → negative
 """
@@ -32,17 +32,14 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_task
 @dataclass(frozen=True)
 class Prompt(LabelTask):
-    """Classification by a `template` with a [MASK]; `verbalizer` are the words of the labels: good/bad, or yes:good/no:bad.
-
-    `drop_invalid` leaves out rows without a label or a text.
-    """
+    """Classification by the word at [MASK] in `template`; `verbalizer` has one word per label, such as good/bad."""
 
     template: str = "It was [MASK]."
     verbalizer: str = ""
     labels: Sequence[str] = fitted(())
     ids: tuple[int, ...] = fitted(())  # the tokens of the words
     mask: int = fitted(-1)
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a label or a text
 
     name: ClassVar[str] = "prompt"
     shared_head: ClassVar[str] = "mlm"
@@ -50,27 +47,27 @@ class Prompt(LabelTask):
     classifies_texts: ClassVar[bool] = True
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return the rows of a table: one or two texts, and a label."""
+        """Read one or two texts and, if `answered`, a label per row; `columns` maps roles to column names."""
         return read_labeled(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the labels of the training rows."""
+        """Return a copy of the task with the labels of the training rows."""
         labels = tuple(sorted_labels(examples.file, examples.labels or ()))
         verbalizer_words(self.verbalizer, labels)
         return replace(self, labels=labels)
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return the task with the token ids of the words of its labels."""
+        """Return a copy of the task with the token ids of the words that stand for its labels."""
         space = Cloze.parse(self.template, pair="{pair}" in self.template).space
         ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.verbalizer, self.labels))
         if len(set(ids)) < len(ids):
             raise PretuneError(
-                f"prompt(verbalizer={self.verbalizer}): two labels have the same word in this tokenizer; choose other words"
+                f"prompt(verbalizer={self.verbalizer}): two labels have words with the same token; choose other words"
             )
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row, the filled cloze; long texts are truncated. Label `gap` is the position of the gap."""
+        """Return each row's filled template as a sequence of at most `length` tokens, with the index of its [MASK]."""
         rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(
@@ -85,12 +82,12 @@ class Prompt(LabelTask):
         return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the sequences of all rows in shuffled packs; rows are tokenized once."""
+        """Return the sequences of all rows in shuffled batches; rows are tokenized once and cached."""
         arrangement = data.cached((self.name, packing.length), lambda: self.tokenize_examples(data, packing.length))
         return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target at the gap, and mark the gap as special, so that no other objective masks it."""
+        """Set the label as the target at the [MASK], which is marked as special so that no other objective masks it."""
         at = sequences.offsets[:-1] + sequences.labels["gap"]
         sequences.columns["special"][at] = True
         if "prompt" in sequences.labels:
@@ -98,11 +95,11 @@ class Prompt(LabelTask):
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return the model family's output layer over the vocabulary."""
+        """Build the model family's output layer over the vocabulary."""
         return backbone.vocabulary_head()
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the labels' words at the gaps, (sequences, classes)."""
+        """Return the logits of the words of the labels at the [MASK] of each sequence, (sequences, classes)."""
         packed = batch.packed[-1]
         tokens = packed.ids.shape[0]  # len(packed) would become a constant in a traced graph
         places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)
@@ -111,11 +108,11 @@ class Prompt(LabelTask):
         return self._words(head, backbone, batch, at)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy over the words of the labels at the gaps."""
+        """Return the cross-entropy of the label at each [MASK], over the words that stand for the labels."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, self._words(head, backbone, batch, targets.at), targets)
 
     def _words(self, head: nn.Module, backbone: Backbone, batch: Batch, at: Tensor) -> Tensor:
-        """Return the logits of the labels' words at the tokens `at`, (m, classes)."""
+        """Return the logits of the words that stand for the labels at token positions `at`, (positions, classes)."""
         logits = head(backbone(*batch.packed).last[at], backbone.embed.tokens)
         return torch.stack([logits[:, word] for word in self.ids], -1)

@@ -1,7 +1,7 @@
 """Ranking with a cross-encoder: score how well candidates answer a query, each read together with the query.
 
-Sources: Nogueira and Cho, 2019, arXiv:1901.04085 (each pair alone); Cao et al., 2007, *Learning to Rank: From Pairwise Approach to
-Listwise Approach* (a softmax over the candidates of a query).
+Sources: Nogueira and Cho, 2019, arXiv:1901.04085 (each pair alone); Cao et al., 2007, *Learning to Rank: From Pairwise
+Approach to Listwise Approach* (a softmax over the candidates of a query).
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ ROLES = {"group": ("group", "qid", "query_id", "question_id", "topic_id", "topic
 class Rank(CandidateTask):
     """Ranking of the candidates of a query with a cross-encoder.
 
-    With `ranking_loss=listwise`, the loss is a softmax over a query's candidates with target probabilities in proportion to their
-    relevance; with `ranking_loss=pointwise`, it is binary, for each row alone. `pooling` turns the states of a sequence into one vector.
-    `drop_invalid` leaves out rows without a relevance or a text.
+    With `ranking_loss=listwise`, the loss is the cross-entropy of a softmax over a query's candidates, with targets in
+    proportion to relevance; with `pointwise`, it is binary for each row.
     """
 
     ranking_loss: Literal["listwise", "pointwise"] = "listwise"
     pooling: Pooling = "cls"
     dropout: float = 0.1
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a relevance or a text
     max_candidates: int = fitted(0)  # candidates of a query
     highest: float = fitted(1.0)  # relevance
 
@@ -68,10 +67,7 @@ class Rank(CandidateTask):
             raise PretuneError(f"rank: unknown ranking_loss={self.ranking_loss}; choose listwise or pointwise")
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read rows with a query, a candidate, and with `answered` a relevance.
-
-        Rows with the same `group` belong together; without that column, those with the same text of the query.
-        """
+        """Read a query, a candidate and, if `answered`, a relevance per row, grouped by `group` or by query."""
         rows = read_labeled(
             file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid
         )
@@ -80,7 +76,7 @@ class Rank(CandidateTask):
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the largest number of candidates and the highest relevance of the training rows."""
+        """Return a copy of the task with the largest number of candidates and the highest relevance in training."""
         assert examples.labels is not None
         groups, relevances = examples.queries, np.array(examples.labels)
         sizes, found = np.bincount(groups), np.bincount(groups, relevances)
@@ -90,8 +86,8 @@ class Rank(CandidateTask):
             )
         if self.ranking_loss == "listwise" and sizes.max() == 1:
             raise PretuneError(
-                f"{examples.file}: every query has one candidate{advise_options('name the column of query ids', ['group'])}; "
-                "or learn from each row alone: rank(ranking_loss=pointwise)"
+                f"{examples.file}: every query has only one candidate, so there is nothing to rank; use "
+                f"rank(ranking_loss=pointwise){advise_options('or name the column of query ids', ['group'])}"
             )
         if self.ranking_loss == "listwise" and (found == 0).any():
             log_info(
@@ -101,7 +97,7 @@ class Rank(CandidateTask):
         return replace(self, max_candidates=int(sizes.max()), highest=float(relevances.max()))
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; the longer text of a sequence that is too long is truncated."""
+        """Return one sequence of at most `length` tokens per row; the longer of its two texts is truncated."""
         rows = require_labeled(self.name, data)
         require_pairs(self.name, rows)
         check_pooling(self.name, self.pooling, data.template)
@@ -110,7 +106,7 @@ class Rank(CandidateTask):
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the relevance of the candidates as the target of each query, or of each row."""
+        """Set the relevances as targets: one target per query or, with the pointwise loss, one per row."""
         sequences = add_global_starts(sequences)
         if self.ranking_loss == "listwise":
             return self.set_targets(sequences, self.name)
@@ -120,15 +116,15 @@ class Rank(CandidateTask):
         return sequences
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the score of each row, which is comparable with those of the same query."""
+        """Return the score of each row, which is only comparable with those of other candidates of the same query."""
         return [{"score": float(score)} for score in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the mean of the scores of several models."""
+        """Return an ensemble's answer for a row: the mean of its models' scores."""
         return {"score": float(np.mean([answer["score"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy over the candidates of each query, or the binary cross-entropy of each row."""
+        """Return the cross-entropy over each query's candidates or, if pointwise, the binary cross-entropy of rows."""
         targets, scores = batch.targets[self.name], self.outputs(head, backbone, batch)
         if self.ranking_loss == "listwise":
             return group_loss(self.name, scores, targets)
@@ -141,24 +137,24 @@ class Rank(CandidateTask):
         return rank_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return the nDCG of each query, with its best and its first-ranked candidate."""
+        """Score each query by the nDCG of its ranking."""
         return score_rankings(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the baseline that gives every candidate the same score."""
+        """Return a baseline for the rows `judged` that gives every candidate the same score."""
         return "the same score", [{"score": 0.0}] * len(judged)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
-        """Return a prompt that asks for the relevance of a candidate as a number."""
+        """Return an in-context prompt that asks for the relevance of a candidate as a number."""
         return NumberPrompt.make("score", rows, settings)
 
     def demonstration(self) -> LabeledRows:
-        """Return a query with a relevant and an irrelevant candidate."""
+        """Return an example of the task: a query with a relevant and an irrelevant candidate."""
         candidates = ["an air plane is taking off", "a dog barks"]
         return LabeledRows(Path("example"), {}, ["a plane takes off"] * 2, candidates, [1.0, 0.0])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target probability of each candidate, or the relevance of each row, as text."""
+        """Return the target probabilities of each query's candidates, or the relevance of each row, as text."""
         return super().describe_target(at, target if target.ndim > 1 else target[:, None], spell)
 
 
@@ -171,7 +167,7 @@ def relevance(value: Any) -> float:
 
 
 def require_pairs(name: str, rows: LabeledRows) -> None:
-    """Raise an error for rows that have a single text instead of a pair."""
+    """Raise an error that names the task `name` if the rows have single texts instead of pairs."""
     if rows.pairs is None:
         raise PretuneError(
             f"{rows.file}: {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"

@@ -34,14 +34,14 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class NumberPrompt(InContextPrompt):
-    """A prompt whose candidate answers are words for some numbers; the answer is the expected number."""
+    """An in-context prompt whose candidates are words for numbers; the answer is the numbers' expected value."""
 
     key: str = "value"  # under which the number stands in an answer
     words: Mapping[float, str] = field(default_factory=dict)  # the word of each number
 
     @classmethod
     def make(cls, key: str, rows: Sequence[Row], settings: Mapping[str, Any]) -> Self:
-        """Return a prompt with the suite's words for numbers, by default the integers in the range of the labels."""
+        """Return a prompt with the words in `settings["verbalizer"]`, by default the integers in the labels' range."""
         words = settings.get("verbalizer")
         if not words:
             values = [float(row["label"]) for row in rows]
@@ -49,30 +49,29 @@ class NumberPrompt(InContextPrompt):
         return cls(key=key, words={float(value): str(word) for value, word in words.items()})
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return the words of the numbers."""
+        """Return the candidate answers of the prompt: the word of each number."""
         return list(self.words.values())
 
     def gold(self, row: Row) -> str:
-        """Return the word of the number nearest to the gold value."""
+        """Return the word of the number that is nearest to the gold value of an example."""
         return self.words[min(self.words, key=lambda value: abs(value - float(row["label"])))]
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the mean of the numbers, weighted by the probabilities of their words."""
+        """Return the expected number as the answer, given the log-likelihood of the word of each number, `output`."""
         return {self.key: float(softmax(output) @ list(self.words))}
 
 
 @register_task
 @dataclass(frozen=True)
 class Regress(Task):
-    """Regression; `pooling` says how the states of a sequence become one vector.
+    """Regression: predict a number for a text or a pair of texts.
 
-    `drop_invalid` leaves out rows without a number or a text. The head learns standardized numbers (z-scores).
-    After training, mean and deviation are folded into its last layer, which then predicts numbers on the original scale.
+    The head learns standardized numbers; after training, their mean and deviation are folded into its last layer.
     """
 
-    pooling: Pooling = "cls"
+    pooling: Pooling = "cls"  # how the states of a sequence become one vector
     dropout: float = 0.1
-    drop_invalid: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a number or a text
     mean: float = fitted(0.0)
     deviation: float = fitted(1.0)
 
@@ -88,11 +87,11 @@ class Regress(Task):
         check_pooling(self.name, self.pooling)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Return the rows of a table: one or two texts, and a number."""
+        """Read one or two texts and, if `answered`, a number per row; `columns` maps roles to column names."""
         return read_labeled(file, columns, labels=answered, label=parse_number, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return the task with the mean and standard deviation of the training numbers."""
+        """Return a copy of the task with the mean and the standard deviation of the training numbers."""
         assert examples.labels is not None
         deviation = float(np.std(examples.labels))
         if deviation == 0:
@@ -102,35 +101,35 @@ class Regress(Task):
         return replace(self, mean=float(np.mean(examples.labels)), deviation=deviation)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per row; long texts are truncated."""
+        """Return one sequence of at most `length` tokens per row; longer texts are truncated."""
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the number of each sequence as its target."""
+        """Set the number of each sequence as its target. The tokens stay unchanged."""
         sequences = add_global_starts(sequences)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head that pools each sequence and computes one number."""
+        """Build a head that pools each sequence into one vector and computes one number from it."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, "regression")
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the predicted numbers on the original scale, (sequences,)."""
+        """Return the predicted number of each sequence in a batch, on the original scale, (sequences,)."""
         found: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])[:, 0]
         return found.float() * self.deviation + self._shift(head)
 
     def _shift(self, head: Any) -> float:
-        """Return the mean of the training numbers, or 0 if the head has no bias that could absorb it (GPT)."""
+        """Return the mean of the training numbers, or 0 if the head's last layer has no bias to absorb it (GPT)."""
         return self.mean if head.output.bias is not None else 0.0
 
     @torch.no_grad()
     def finish(self, head: Any) -> Self:
-        """Fold mean and deviation into the trained head, and return the task without them."""
+        """Fold the numbers' mean and deviation into a trained head's last layer, and return the task without them."""
         head.output.weight.mul_(self.deviation)
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)
@@ -138,21 +137,21 @@ class Regress(Task):
 
     @torch.no_grad()
     def begin(self, head: Any) -> None:
-        """Take mean and deviation out of a trained head, so that training continues where it ended."""
+        """Undo `finish`: remove mean and deviation from a trained head's last layer, so that training can continue."""
         if head.output.bias is not None:
             head.output.bias.sub_(self.mean).div_(self.deviation)
         head.output.weight.div_(self.deviation)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the predicted number of each row."""
+        """Return the predicted number of each row, given the head's `outputs`."""
         return [{"value": float(value)} for value in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return the mean of the numbers that several models predict."""
+        """Return an ensemble's answer for a row: the mean of the numbers that its models predict."""
         return {"value": float(np.mean([answer["value"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the squared error in units of the variance, so that predicting the mean gives a loss of 1."""
+        """Return the squared error of a batch, divided by the variance of the training numbers."""
         targets = batch.targets[self.name]
         errors = (self.outputs(head, backbone, batch)[targets.at] - targets.target) / self.deviation
         return Loss(sums={self.name: (errors.square() * targets.weight).sum()})
@@ -162,23 +161,23 @@ class Regress(Task):
         return regression_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each predicted number with its error in standard deviations of the gold numbers."""
+        """Score each predicted number by 1 minus its error, in standard deviations of the gold numbers."""
         return score_numbers(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the baseline that always predicts the mean of the training numbers."""
+        """Return a baseline for the rows `judged`: the mean of the training numbers (`learned`)."""
         mean = float(np.mean(learned.labels))
         return f"{mean:.4g}", [{"value": mean}] * len(judged)
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
-        """Return a prompt that asks for a number, whose words are ranked by likelihood."""
+        """Return an in-context prompt that asks for a number; the words for numbers are ranked by likelihood."""
         return NumberPrompt.make("value", rows, settings)
 
     def demonstration(self) -> LabeledRows:
-        """Return two pairs of sentences with their similarity."""
+        """Return examples of the task: two pairs of sentences with their similarity."""
         first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
         return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
     def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target numbers as text."""
+        """Return the target numbers as text, separated by commas."""
         return ", ".join(f"{value:g}" for value in target)

@@ -1,4 +1,4 @@
-"""Tasks under a name of their own, so that one model can learn several of the same kind: sst: classify | rte: classify."""
+"""Tasks under another name, so that one model can learn several of the same kind: sst: classify | rte: classify."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class RenamedTask(WrappedTask):
-    """A wrapper that gives a task another name, `task_name`, which its head and its loss terms get too."""
+    """A wrapper that gives a task the name `task_name`, which its head and its loss terms get too."""
 
     task: Task
     task_name: str
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Return the name that this wrapper gives the task."""
+        """Return the name that the wrapper gives the wrapped task."""
         return self.task_name
 
     @property
     def terms(self) -> dict[str, str]:
-        """Return a mapping from the names of the wrapped task's loss terms to their names under `task_name`."""
+        """Return a mapping from the names of the wrapped task's loss terms to their new names."""
         own = self.task.max_targets(Packing(tokens=1, length=1))
         return {term: self.name if term == self.kind else f"{self.name} {term}" for term in own}
 
     @property
     def shared_head(self) -> str:
-        """Return the name of the head that the task uses: a language model's, or its own, which is `task_name`."""
+        """Return the name of the task's head: that of a shared language-model head, or else the task's new name."""
         return self.task.shared_head if self.task.uses_language_model_head else self.name
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of the wrapped task, with targets under the renamed loss terms."""
+        """Let the wrapped task corrupt the sequences and set targets, and return them with renamed loss terms."""
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         for side in (sequences, sequences.second):
             if side is not None:
@@ -50,11 +50,11 @@ class RenamedTask(WrappedTask):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch, by renamed loss term."""
+        """Return an upper bound on the number of targets per batch for each renamed loss term."""
         return rename_keys(self.task.max_targets(packing), self.terms)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the loss of the wrapped task, with renamed loss terms."""
+        """Return the loss of the wrapped task on a batch, with renamed loss terms."""
         originals = {ours: term for term, ours in self.terms.items()}
         own = Batch(batch.packed, rename_keys(batch.targets, originals), state=batch.state)
         loss = self.task.loss(head, backbone, own)
@@ -74,5 +74,4 @@ def rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
 
 
 def _split(logs: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Return logged values keyed by their name, split at slashes into a tuple."""
     return {tuple(name.split("/")): value for name, value in logs.items()}

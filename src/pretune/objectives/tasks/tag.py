@@ -39,11 +39,10 @@ MAX_PREDICATE_TOKENS = 16  # tokens of a predicate that are repeated after the s
 @register_task
 @dataclass(frozen=True)
 class Tag(Task):
-    """Sequence labeling with the tags `labels` in the tagging scheme `scheme`: BIO, …, or `auto`, that of the data.
+    """Sequence labeling: one of the tags `labels` per word, in the tagging scheme `scheme` (auto: that of the data).
 
-    The tag of a word is predicted at its first token. A long sentence is read in windows that overlap by about `overlap`
-    tokens, and each word is tagged in the window that shows most of its context. With `predicate`, a column, tags are the
-    semantic roles of the words with respect to the predicate in that column.
+    A word's tag is predicted at its first token. Long sentences are read in windows that overlap by about `overlap`
+    tokens; the window with most context counts. With a column `predicate`, tags are semantic roles of its predicate.
     """
 
     labels: Sequence[str] = fitted(())
@@ -60,7 +59,7 @@ class Tag(Task):
 
     @property
     def written(self) -> str:
-        """Return the tagging scheme, such as BIO; `auto` is replaced by the scheme detected from the labels."""
+        """Return the tagging scheme, such as BIO; `auto` is replaced by the scheme that is detected from the labels."""
         return detect_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
 
     @property
@@ -75,11 +74,11 @@ class Tag(Task):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> TaggedSentences:
-        """Read sentences with one tag per word; the words of a plain text are separated by spaces."""
+        """Read sentences, with one tag per word if `answered`; the words of plain text are separated by spaces."""
         return read_tagged(file, columns, tags=answered, predicate=self.predicate)
 
     def fit(self, examples: TaggedSentences) -> Self:
-        """Return the task with the tags of the training examples; with a scheme, all possible tags of their types."""
+        """Return a copy of the task with the training tags; in schemes such as BIO, with all tags of each span type."""
         assert examples.tags is not None
         counts = Counter(tag for tags in examples.tags for tag in tags)
         found = detect_scheme(examples.tags)
@@ -87,11 +86,13 @@ class Tag(Task):
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
-                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; correct it, or choose scheme=plain"
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, such as B-PER or O; correct it, or set scheme=plain"
             )
         if len(counts) < 2:
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
-            raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
+            raise PretuneError(
+                f"{examples.file}: {said}, but tagging needs at least two tags; check the column of tags"
+            )
         if scheme == "plain":
             return replace(self, labels=tuple(sorted(counts)), scheme=scheme, default_tag=counts.most_common(1)[0][0])
         marked = [parse_tags(tags) for tags in examples.tags]
@@ -105,7 +106,7 @@ class Tag(Task):
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, default_tag=OUTSIDE)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per sentence, or per overlapping window of it; a predicate follows as a second text."""
+        """Return one sequence per sentence, or per overlapping window of a long one; a predicate, if any, follows."""
         if not isinstance(data.rows, TaggedSentences):
             raise PretuneError(
                 "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
@@ -142,7 +143,7 @@ class Tag(Task):
         )
 
     def encode_tags(self, rows: TaggedSentences) -> Array:
-        """Return the class of each word, (words,), with tags converted to the task's scheme; -1 for unknown tags."""
+        """Return the class index of each word's tag, (words,), after conversion to the task's scheme; -1 if unknown."""
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}
         found = [[number.get(tag, -1) for tag in convert_tags(tags, self.written)] for tags in rows.tags]
@@ -156,7 +157,7 @@ class Tag(Task):
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tag of each word as the target of its first token; a repeated predicate has no targets."""
+        """Set the tag of each word as the target of its first token; an appended predicate has no targets."""
         if "tag" in sequences.columns:
             tags = np.where(sequences.columns.get("again", 0), -1, sequences.columns["tag"])
             at = np.flatnonzero(tags >= 0)
@@ -164,20 +165,20 @@ class Tag(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: every token can start a word."""
+        """Return an upper bound on the number of targets per batch: one per token, as each can start a word."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a head with one logit per tag for each token."""
+        """Build a head with one logit per tag for each token."""
         return TokenHead(backbone.width, len(self.labels), backbone.tagger(), self.dropout)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of the tag of each word."""
+        """Return the cross-entropy of the tag of each word in a batch."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: TaggedSentences) -> list[Answer]:
-        """Return the tag of each word with its probability and, with a scheme, the tagged spans."""
+        """Return each word's tag with its probability and, in schemes such as BIO, the tagged spans."""
         bounds = np.concatenate([[0], np.cumsum([len(words) for words in examples.words], dtype=np.int64)])
         tags = np.full(bounds[-1], -1, dtype=np.int64)
         probabilities = np.zeros(bounds[-1])
@@ -200,7 +201,7 @@ class Tag(Task):
         ]
 
     def combine(self, answers: Sequence[Answer], examples: TaggedSentences, row: int) -> Answer:
-        """Return for each word the tag with the highest mean probability over several models."""
+        """Return an ensemble's answer for sentence `row`: the tag of each word with the highest mean probability."""
         tags, probabilities = list[str](), list[float]()
         for place in range(len(examples.words[row])):
             shares = Counter[str]()
@@ -212,7 +213,7 @@ class Tag(Task):
         return self._answer(examples.words[row], tags, np.array(probabilities))
 
     def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
-        """Return the answer for a sentence; its tags are corrected to follow the tagging scheme."""
+        """Return the answer for a sentence, with its tags corrected to follow the tagging scheme."""
         tags = convert_tags(tags, self.written)
         answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}
         if self.written != "plain":
@@ -223,23 +224,23 @@ class Tag(Task):
         return answer
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return the accuracy of the tags and, with a scheme, precision, recall and F1 of spans."""
+        """Return the accuracy of tags and, in schemes such as BIO, precision, recall and F1 of tagged spans."""
         return tag_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return the share of correctly tagged words of each sentence."""
+        """Score each sentence by its share of correctly tagged words."""
         return score_tags(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return the baseline that gives every word the most frequent training tag."""
+        """Return a baseline for the sentences `judged`: every word gets the most frequent training tag (`learned`)."""
         usual = most_frequent(chain.from_iterable(learned.tags))
         return repr(usual), [{"tags": convert_tags([usual] * len(words), self.written)} for words in judged.words]
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return the baseline that gives each word its own most frequent training tag."""
+        """Return a baseline for the sentences `judged`: each word gets its most frequent training tag (`learned`)."""
         return {"each word's usual tag": most_frequent_tags(self, learned, judged)}
 
     def demonstration(self) -> TaggedSentences:
-        """Return a sentence with two entities."""
+        """Return an example of the task: a sentence with two named entities."""
         words, tags = ["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]
         return TaggedSentences(Path("example"), {}, [words], [tags])
