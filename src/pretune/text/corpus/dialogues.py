@@ -46,7 +46,7 @@ class Dialogues:
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
     def take(self, rows: Iterable[int]) -> Dialogues:
-        """Return the dialogues at the indices `rows`."""
+        """Return the dialogues at the given indices."""
         chosen = list(rows)
         ends = np.cumsum(self.counts, dtype=np.int64).tolist()
         turns = [turn for row in chosen for turn in range(ends[row] - self.counts[row], ends[row])]
@@ -56,10 +56,7 @@ class Dialogues:
 
 
 def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
-    """Read dialogues from .jsonl or .parquet files.
-
-    Turns that are plain strings alternate between query and response; turns that are objects have a `role`.
-    """
+    """Read dialogues from .jsonl or .parquet files; turns have a role, or are strings that alternate two roles."""
     names = [files] if isinstance(files, str | Path) else list(files)
     if not names:
         raise PretuneError(f"no dialogue files were given; pass {EXPECTED}")

@@ -25,9 +25,7 @@ Span = tuple[int, int]
 
 
 def split_sentences(text: str, language: str = "en") -> list[Span]:
-    """Return the spans (start, end) of the sentences of a text, without surrounding whitespace.
-
-    With `language="lines"`, every line is one sentence.
+    """Return the spans (start, end) of the sentences of a text; with `language="lines"`, every line is a sentence.
 
     >>> text = "It rains.  Stay in!"
     >>> [text[start:end] for start, end in split_sentences(text)]
@@ -44,7 +42,7 @@ def split_sentences(text: str, language: str = "en") -> list[Span]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Split a text into paragraphs of at most LONGEST characters, whose concatenation is the text."""
+    """Split a text at paragraph ends into pieces of at most LONGEST characters, whose concatenation is the text."""
     bounds = [0, *(match.end() for match in _PARAGRAPH.finditer(text)), len(text)]
     pieces = []
     for start, end in pairwise(bounds):

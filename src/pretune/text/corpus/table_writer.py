@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows as text, formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
+    """Yield a function that writes rows as text, each formatted by `line`; with `safe`, formulas are escaped."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 
@@ -135,7 +135,7 @@ def _jsonl_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 @contextmanager
 def _parquet_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
-    """Write rows as a Parquet file; the first rows determine the types of the columns."""
+    """Yield a function that writes rows to a Parquet file; the first rows determine the types of the columns."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 

@@ -27,10 +27,7 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
 
 
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """Return `count` random examples per class; if `classes` is False or there are no labels, `count` in total.
-
-    Rows with the same query count as one example.
-    """
+    """Return `count` random examples of each class, or in total if `classes` is False or there are no labels."""
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")
     if classes and getattr(examples, "labels", None) is not None:
@@ -65,7 +62,7 @@ def sample_examples(examples: Any, count: int, seed: int) -> Any:
 
 
 def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the index of each row's query, (rows,), from the column `group`; without it, each row is its own query."""
+    """Return an integer per row, (rows,), that is equal for rows with the same `group`; without groups, 0, 1, 2, …"""
     return examples.queries if "group" in getattr(examples, "extra", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 

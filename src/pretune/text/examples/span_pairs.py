@@ -95,7 +95,7 @@ def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
 
 
 def find_words(words: str, text: str) -> list[CharacterSpan]:
-    """Return the spans of a phrase in a text, ignoring case and whitespace; if some are whole words, only these.
+    """Return the spans (start, end) of a phrase in a text, ignoring case; only those that are whole words if any are.
 
     >>> find_words("art", "Start with Art")
     [(11, 14)]
@@ -106,7 +106,7 @@ def find_words(words: str, text: str) -> list[CharacterSpan]:
 
 
 def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
-    """Return the integer in the column of a role, or None if the cell is empty or the role has no column."""
+    """Return the integer that a row has for a role, such as "start1"; None if the cell or the column does not exist."""
     cell = rows.extra.get(role, [None] * len(rows))[row]
     if cell is None or cell == "":
         return None
@@ -116,7 +116,7 @@ def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
 
 
 def mark_tokens(rows: LabeledRows, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
-    """Return a number per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both, 0 elsewhere.
+    """Return an integer per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both, 0 elsewhere.
 
     `starts` (rows, 1 or 2) has the first token of each text; `total` is the number of tokens of all texts.
     """
@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Return an arrangement with texts truncated around their spans; its column `span` is from `mark_tokens`."""
+    """Truncate sequences so that the marked spans of their texts are kept; add the array `span` (see `mark_tokens`)."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)
