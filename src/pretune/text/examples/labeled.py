@@ -133,8 +133,6 @@ def read_labeled(
 ) -> LabeledRows:
     """Read labeled examples from a .csv, .tsv, .jsonl or .parquet file, or from a chunk of one.
 
-    Rows without a label are an error, which lists them.
-
     Parameters
     ----------
     columns
@@ -146,7 +144,7 @@ def read_labeled(
     roles
         Further roles, with the usual names of their columns.
     drop_invalid
-        Whether to leave out rows without a label and rows without any text.
+        Whether to leave out rows without any text, and rows without a label, which otherwise raise an error.
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """

@@ -124,11 +124,11 @@ class TextStreams:
 
     @property
     def shortest(self) -> int:
-        """Return the smallest number of tokens that a window can have."""
+        """Return the smallest number of tokens that a window of these text streams can have."""
         return int(self.bounds[-1]) // self.num_streams // max(1, len(self))
 
     def batch(self, index: int) -> StreamWindow:
-        """Return the windows of all streams at the time step `index`."""
+        """Return the windows (spans of tokens) of all streams at the time step `index`."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         spans = []
@@ -147,7 +147,7 @@ class TextStreams:
 
 
 def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Build streams of text from shuffled documents, which begin at the tokens `starts` and have `lengths` tokens."""
+    """Build streams from documents, which begin at the tokens `starts` and have `lengths` tokens, in a random order."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     bounds = np.concatenate([[0], np.cumsum(lengths[order])])

@@ -39,7 +39,7 @@ class TokenSource(Protocol):
 
 
 class LazyColumns(dict[str, Array]):
-    """A dictionary of per-token arrays by name; the functions in `late` compute some of them on first access."""
+    """A dictionary of per-token arrays by name; functions in `late` compute some of them on first access."""
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
         super().__init__(ready)
@@ -107,7 +107,7 @@ class Arrangement:
         return np.asarray(total)
 
     def choose(self, chosen: Array) -> Arrangement:
-        """Return the arrangement restricted to the sequences at the indices `chosen`, which may repeat."""
+        """Return an arrangement of only the sequences at the indices `chosen`, which may repeat."""
         labels, columns = ({name: x[chosen] for name, x in table.items()} for table in (self.labels, self.columns))
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
@@ -224,7 +224,7 @@ class PlannedEpoch:
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
-    """Assign an epoch's sequences to shuffled packs (batches without padding); those of one `group` share a pack."""
+    """Assign the sequences of an epoch to packs (batches without padding), in random order if `shuffle` is set."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
@@ -232,7 +232,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, s
 def plan_lengths(
     lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
 ) -> PackPlan:
-    """Assign sequences of given lengths to shuffled packs (batches); equal numbers in `groups` share a pack."""
+    """Assign sequences of given lengths to packs (batches without padding); equal numbers in `groups` share a pack."""
     return plan_packs(
         lengths,
         tokens=packing.tokens,
@@ -253,13 +253,13 @@ MODEL_COLUMNS = (
 
 
 def add_global_starts(sequences: Sequences) -> Sequences:
-    """Add the array `global`, a mask of first tokens, which get global attention; return the sequences."""
+    """Add a per-token mask `global` of the first token of each sequence, which gets global attention."""
     sequences.columns["global"] = sequences.index_in_sequence == 0
     return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Build the Batch of tensors that a model takes from sequences; with a `capacity`, it is padded to fixed shapes."""
+    """Convert sequences to the Batch of tensors that a model takes, padded to fixed shapes if `capacity` is given."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

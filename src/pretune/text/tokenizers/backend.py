@@ -102,7 +102,7 @@ def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
 
 
 def _normalizers(content: Any) -> Iterator[Content]:
-    """Yield a normalizer of a tokenizer.json and, if it is a sequence of normalizers, those inside."""
+    """Yield a normalizer of a tokenizer.json and, recursively, the normalizers inside if it is a sequence."""
     if isinstance(content, dict):
         yield content
         for inner in content.get("normalizers") or ():

@@ -74,7 +74,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Parse a .model file; raise an error for any unsupported setting that would change ids."""
+    """Parse a SentencePiece .model file; raise an error for any unsupported setting that would change token ids."""
     try:
         return _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
@@ -120,7 +120,7 @@ def _piece(data: bytes) -> Piece:
 
 
 def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless: Mapping[int, str], name: str) -> None:
-    """Set attributes of a model from the given fields of a protocol buffer message; `harmless` fields are ignored."""
+    """Set attributes of a model from protocol buffer `fields` (number → attribute); `harmless` fields are ignored."""
     for number, value in _fields(data):
         attribute, kind = fields.get(number, ("", int))
         if attribute and isinstance(value, bytes if kind in (str, bytes) else int):
@@ -130,7 +130,6 @@ def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless:
 
 
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
-    """Raise an error if a protocol buffer field is not one of the `harmless` ones, which do not affect ids."""
     if number not in harmless:
         raise PretuneError(f"unknown field {number} in {where}, which may change how text is tokenized")
 
@@ -172,7 +171,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 def build_sentencepiece_backend(
     model: SentencePieceModel, path: Path, before: Sequence[normalizers.Normalizer] = ()
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the `tokenizers` library that tokenizes text exactly as the SentencePiece model does.
+    """Build a tokenizer of the `tokenizers` library that tokenizes text exactly as a SentencePiece model does.
 
     `path` is the model's file, for error messages; `before` are normalizers that a published tokenizer applies first.
     """

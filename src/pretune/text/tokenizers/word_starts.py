@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class WordStarts:
-    """A callable that returns a mask of the tokens that start a word, by tables with one entry per token id."""
+    """A function of token ids that returns a mask of the tokens that start a word."""
 
     def __init__(
         self, backend: tokenizers.Tokenizer, vocabulary: list[str], specials: Mask, unknown: int | None
