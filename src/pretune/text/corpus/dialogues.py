@@ -56,7 +56,7 @@ class Dialogues:
 
 
 def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
-    """Read dialogues from .jsonl or .parquet files; turns have a role, or are strings that alternate two roles."""
+    """Read dialogues from .jsonl or .parquet files; turns without a role alternate between query and response."""
     names = [files] if isinstance(files, str | Path) else list(files)
     if not names:
         raise PretuneError(f"no dialogue files were given; pass {EXPECTED}")

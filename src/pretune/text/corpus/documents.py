@@ -199,7 +199,7 @@ def read_parquet(
 def _from_row(
     row: dict[str, Any], file: Path, line: int, text_field: str | None, span_field: str | None, errors: Errors
 ) -> Document:
-    """Return the document in a row of a table; the fields contain its text and, optionally, its annotated spans."""
+    """Return the document in a row of a table; `text_field` and `span_field` name the columns of text and spans."""
     name = text_field or guess_text_column(row)
     for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:

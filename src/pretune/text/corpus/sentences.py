@@ -55,7 +55,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _trim(text: str, pieces: list[str]) -> list[Span]:
-    """Return the spans of consecutive pieces of a text, without surrounding whitespace; blank pieces are left out."""
+    """Return the spans (start, end) of consecutive pieces of a text, without whitespace around them or blank pieces."""
     spans, position = [], 0
     for piece in pieces:
         if kept := piece.strip():

@@ -35,7 +35,7 @@ class TableColumns:
         self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the row number, counted over all calls, and the cells of each row, in the order of the columns."""
+        """Yield (row number, cells in the order of the columns) for rows; the numbers continue from call to call."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):
@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows as text, each formatted by `line`; with `safe`, formulas are escaped."""
+    """Yield a function that writes rows as text formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 

@@ -51,9 +51,9 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
     }
 
 
-def _column(row: dict[str, Any], name: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
-    """Return a column of a row: `name`, else one of `usual`; without such a column, "" or an error about the `role`."""
-    column = name or next((key for key in row if key.lower() in usual), "")
+def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...], role: str, place: str) -> str:
+    """Return the column `name`, else one of `usual_names`; if the row has none, raise an error unless `role` is ""."""
+    column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):
         known = ", ".join(map(repr, row))
         raise PretuneError(f"{place}: no column {column or role!r}; the columns are {known}; name the right one")

@@ -14,7 +14,7 @@ WINDOW = 16
 class WordCounts:
     """Counts of whitespace-separated words, in bounded memory.
 
-    When there are more than `limit` distinct words, the rarer half is dropped, the older ones among equally rare words.
+    When there are more than `limit` distinct words, the rarer half is dropped; of equally rare words, the older ones.
 
     >>> counts = WordCounts(limit=1000)
     >>> counts.add("hug pug hug")
@@ -57,7 +57,7 @@ def _cut(words: Iterable[str]) -> Iterator[str]:
 
 
 def scale_counts(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
-    """Yield (word, count), with all counts scaled down proportionally so that their sum is at most `total`."""
+    """Yield (word, count) of a table, with counts scaled down proportionally so that their sum is at most `total`."""
     whole = sum(table.values())
     if whole <= total:
         yield from table.items()

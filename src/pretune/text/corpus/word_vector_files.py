@@ -42,7 +42,7 @@ class WordVectors:
 
     @property
     def width(self) -> int:
-        """Return the dimension of the vectors."""
+        """Return the dimension of the word vectors."""
         return int(self.vectors.shape[1])
 
 

@@ -62,7 +62,7 @@ def sample_examples(examples: Any, count: int, seed: int) -> Any:
 
 
 def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return an integer per row, (rows,), that is equal for rows with the same `group`; without groups, 0, 1, 2, …"""
+    """Return an integer per row, (rows,), equal for rows with the same value of `group`; without groups, 0, 1, 2, …"""
     return examples.queries if "group" in getattr(examples, "extra", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 

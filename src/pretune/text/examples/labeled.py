@@ -76,7 +76,7 @@ class LabeledRows(Examples):
 
     @property
     def queries(self) -> Array:
-        """Return an integer per row, (rows,), that is equal for rows with the same `group` (by default, text)."""
+        """Return an integer per row, (rows,), equal for rows with the same `group` or, without groups, text."""
         groups = [str(group) for group in self.extra.get("group", self.texts)]
         return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 
@@ -230,7 +230,7 @@ class LabeledTable:
         return {role: name for role, name in found.items() if name}
 
     def check_columns(self, found: Mapping[str, str], needed: Collection[str]) -> None:
-        """Raise an error if a column in `found` is missing or a role in `needed` has none; log inferred columns."""
+        """Check that the columns in `found` exist and include the roles in `needed`; log inferred columns."""
         listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.split_names(names):
@@ -262,7 +262,7 @@ class LabeledTable:
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return the text in the column `name` of a row, "" for a null cell; raise an error without the column."""
+        """Return the text in the column `name` of a row, or "" for a null cell; raise an error if it is missing."""
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
@@ -287,7 +287,7 @@ def advise_options(advice: str, roles: Iterable[str]) -> str:
 
 
 def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None) -> None:
-    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, only log it."""
+    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, log it instead."""
     if not drop:
         advice = "" if drop is None else if_option("drop-invalid", ", or leave them out with --drop-invalid")
         raise PretuneError(f"{problem}: {list_first(bad)}; correct them{advice}")
@@ -331,7 +331,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Map the roles text, pair and label to columns: as `requested`, else by usual names, else by their contents."""
+    """Map the roles text, pair and label to columns not in `taken`: as `requested`, else by name, else by content."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
@@ -408,7 +408,7 @@ def parse_label(value: Any) -> str:
 
 
 def parse_labels(value: Any) -> Any:
-    """Convert a cell of a multi-label column: a list becomes a tuple of labels; a string is left for `split_labels`."""
+    """Convert a cell of a multi-label column: a list to a tuple of labels, a string to itself (see `split_labels`)."""
     if isinstance(value, list):
         return tuple(dict.fromkeys(parse_label(item) for item in value))
     return "" if is_missing(value) or value == "" else parse_label(value)

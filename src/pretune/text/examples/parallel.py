@@ -18,7 +18,7 @@ LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 def read_parallel(
     files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
 ) -> LabeledRows:
-    """Read pairs of texts from two line-aligned .txt files or from a table with the `columns` text and pair."""
+    """Read pairs of texts from two line-aligned .txt files or from two columns of a table, which `columns` names."""
     inputs = [files] if isinstance(files, str | Path) else list(files)
     if not inputs:
         raise PretuneError(f"no parallel texts were given; pass {EXPECTED}")

@@ -87,7 +87,7 @@ class TokenPassages:
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return the first and last token, (questions, 2), of each first answer in its passage, or NO_ANSWER."""
+        """Return the first and last token of each first answer within its passage, (questions, 2), or NO_ANSWER."""
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:
@@ -179,7 +179,7 @@ def _squad(path: Path) -> Iterator[Row]:
 
 
 def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
-    """Map the roles text, pair and label to fields of a row: as `requested`, else by usual names; log the mapping."""
+    """Map the roles text, pair and label to fields of a row: as `requested`, else by name; log them unless `quiet`."""
     roles = {"text": QUESTIONS, "pair": PASSAGES} | ({"label": ANSWERS} if answers else {})
     usual = {role: next((name for name in names if name in row), names[0]) for role, names in roles.items()}
     names = {role: requested.get(role) or name for role, name in usual.items()}

@@ -40,12 +40,12 @@ def read_span_pairs(
     labels: bool = True,
     drop_invalid: bool = False,
 ) -> LabeledRows:
-    """Read rows with one span in each of two texts, or two in one text; `extra["spans"]` has both spans of each row.
+    """Read rows with one marked span in each of two texts, or two in one text; the spans are in `extra["spans"]`.
 
     The columns of a span are its character offsets (`start1`, `end1`, `start2`, `end2`) or its words: `word` for both
-    spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one nearest
-    to the whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts raise an error,
-    which lists them; with `drop_invalid`, their rows are left out instead.
+    spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one
+    nearest to the whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts
+    raise an error, which lists them; with `drop_invalid`, their rows are left out instead.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_invalid=drop_invalid and labels)
     for which in (1, 2):
@@ -71,7 +71,7 @@ def read_span_pairs(
 
 
 def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
-    """Return the first or second span (`which` is 1 or 2) of a row; raise a ValueError that says what is wrong with it."""
+    """Return the character span `which` (1 or 2) of a row; raise a ValueError that says what is wrong with it."""
     text = rows.texts[row] if which == 1 or rows.pairs is None else rows.pairs[row]
     start, end, place = (_read_integer(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
     if start is not None and end is not None:

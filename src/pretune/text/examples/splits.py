@@ -13,7 +13,7 @@ FEWEST = 50  # examples below which none are held out
 
 
 def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Return row indices for training and for validation (a `share`), stratified by label; duplicates stay together.
+    """Return row indices for training and validation (a `share` of the rows), stratified; duplicates stay together.
 
     >>> from pretune.text.examples.labeled import LabeledRows
     >>> rows = LabeledRows("x.csv", {}, [f"text {i % 8}" for i in range(10)], labels=list("ab" * 5))

@@ -55,7 +55,7 @@ class TaggedSentences(Examples):
         return {"text": " ".join(self.words[row]), **predicate}
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenWords:
-        """Tokenize sentences, and assign tokens to the words in which they begin; predicates get separators."""
+        """Tokenize sentences, and assign tokens to words; each predicate is surrounded by two separator tokens."""
         counts = np.array([len(words) for words in self.words], dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         ids, lengths, offsets = tokenizer.encode_with_offsets(self.texts)
@@ -120,7 +120,7 @@ class TokenWords:
 
 
 def _windows(edges: Array, max_length: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, length) of overlapping windows, at most `max_length` tokens, between word boundaries (`edges`)."""
+    """Yield (start, length) of overlapping windows, up to `max_length` tokens, between word boundaries (`edges`)."""
     first, count = 0, len(edges) - 1
     while True:
         stop = int(np.searchsorted(edges, edges[first] + max_length, side="right")) - 1
@@ -141,10 +141,10 @@ def read_tagged(
     predicate: str | None = None,
     errors: Errors = "strict",
 ) -> TaggedSentences:
-    """Read sentences of tagged words.
+    """Read sentences of tagged words from a CoNLL, CoNLL-U, .jsonl or .parquet file.
 
-    `columns` names the columns for `text` (words) and `label` (tags): by number for CoNLL files (by default the first and
-    the last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a column
+    `columns` names the columns for `text` (words) and `label` (tags): by number for CoNLL (by default the first and the
+    last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a column
     with the index of the predicate, or with a mark next to the predicate.
     """
     chunk = isinstance(file, TableChunk)
@@ -232,7 +232,7 @@ def _list(row: Row, name: str, place: str) -> list[str]:
 
 
 def _predicate(row: Row, name: str, words: int, place: str) -> int:
-    """Return the index of the predicate of a sentence, given as a number or as a list with a mark at one word."""
+    """Return the index of the predicate of a sentence, from a field with that index or with a mark at one word."""
     value = row.get(name)
     if isinstance(value, list):
         marked = [number for number, mark in enumerate(value) if mark not in NO_PREDICATE]
@@ -288,5 +288,5 @@ def _width(path: Path, errors: Errors) -> int:
 
 
 def _is_comment(cells: list[str], width: int) -> bool:
-    """Return whether a line of a CoNLL file that begins with # is a comment, and not `width` cells for the word #."""
+    """Return whether a line of a CoNLL file that begins with # is a comment, and not a row of `width` columns."""
     return len(cells) != width or cells[2:3] == ["="]

@@ -97,7 +97,7 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """The spans of text that all streams (contiguous texts, one per batch row) have at one time step."""
+    """The spans of tokens that all text streams (one per batch row) have at one time step."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)
@@ -124,7 +124,7 @@ class TextStreams:
 
     @property
     def shortest(self) -> int:
-        """Return the smallest number of tokens that a window of these text streams can have."""
+        """Return the smallest number of tokens that a window of the text streams can have."""
         return int(self.bounds[-1]) // self.num_streams // max(1, len(self))
 
     def batch(self, index: int) -> StreamWindow:
@@ -147,7 +147,7 @@ class TextStreams:
 
 
 def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Build streams from documents, which begin at the tokens `starts` and have `lengths` tokens, in a random order."""
+    """Build text streams from documents in random order, given the first token and the length of each document."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     bounds = np.concatenate([[0], np.cumsum(lengths[order])])

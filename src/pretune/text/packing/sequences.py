@@ -83,7 +83,7 @@ class Sequences:
 
 @dataclass
 class Arrangement:
-    """The sequences of an epoch, each with one or more texts, which are spans of a token source."""
+    """The sequences of an epoch, each made of one or more texts, which are spans of a source of token ids."""
 
     source: TokenSource
     tokenizer: Tokenizer
@@ -200,7 +200,7 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed tensor shapes of packs, given the maximum targets per loss; None if shapes are not fixed."""
+        """Return the fixed tensor shapes of packs, given the maximum number of targets per loss; None if not fixed."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
@@ -224,7 +224,7 @@ class PlannedEpoch:
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
-    """Assign the sequences of an epoch to packs (batches without padding), in random order if `shuffle` is set."""
+    """Assign the sequences of an epoch to packs (batches without padding), in random order if `shuffle` is True."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
@@ -232,7 +232,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, s
 def plan_lengths(
     lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
 ) -> PackPlan:
-    """Assign sequences of given lengths to packs (batches without padding); equal numbers in `groups` share a pack."""
+    """Assign sequences of given lengths to packs (batches without padding); those of one group stay together."""
     return plan_packs(
         lengths,
         tokens=packing.tokens,
@@ -253,7 +253,7 @@ MODEL_COLUMNS = (
 
 
 def add_global_starts(sequences: Sequences) -> Sequences:
-    """Add a per-token mask `global` of the first token of each sequence, which gets global attention."""
+    """Add the mask `global` of first tokens, which get global attention, to sequences, and return them."""
     sequences.columns["global"] = sequences.index_in_sequence == 0
     return sequences
 

@@ -42,7 +42,7 @@ class TokenRows:
 
     @classmethod
     def make(cls, rows: TextRows, tokenizer: Tokenizer) -> TokenRows:
-        """Tokenize the texts of rows, and the second texts if there are any."""
+        """Tokenize the texts of rows, and their second texts if there are any."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
         tokenizers = (tokenizer, tokenizer.target)
         encoded = [side.encode_many(column) for side, column in zip(tokenizers, texts, strict=False)]

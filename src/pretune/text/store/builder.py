@@ -164,7 +164,7 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """Build the missing shards of the group of files `number`; return the manifest entries of all its shards."""
+    """Build the missing shards of a numbered group of files; return the manifest entries of all of its shards."""
     for path in (folder, *files):
         check_visible(Path(path))
     unit = number, [Path(file) for file in files]

@@ -28,7 +28,7 @@ class NgramCounts:
     facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Count n-grams, given their fingerprints (`keys`) and their positions and words (`facts`)."""
+        """Count n-grams, given their fingerprints (`keys`) and their positions, lengths and words (`facts`)."""
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts

@@ -176,7 +176,7 @@ class Store:
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return the store with documents split before the given sentences; bytes are shared out by token counts."""
+        """Return the token store with documents also split before the sentences at the given indices."""
         old = self.document_offsets
         offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
         owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)

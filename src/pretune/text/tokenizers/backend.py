@@ -26,7 +26,7 @@ Content = dict[str, Any]
 
 @contextmanager
 def library_errors(where: str | Path, problem: str) -> Iterator[None]:
-    """Convert exceptions and panics of the `tokenizers` library in the block to PretuneErrors.
+    """Convert exceptions and panics of the `tokenizers` library inside a `with` block to PretuneErrors.
 
     >>> with library_errors("vocab.json", "not a vocabulary"):
     ...     raise TypeError("ids must not be negative")

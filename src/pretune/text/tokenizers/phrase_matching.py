@@ -25,7 +25,7 @@ class PhraseMatcher:
 
     @classmethod
     def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> PhraseMatcher:
-        """Build the set of phrases from texts, ignoring texts of a single word."""
+        """Build a phrase matcher from texts, ignoring texts of a single word."""
         # At the beginning of a text and after a space: some tokenizers keep the space in the token.
         ids, lengths = tokenizer.encode_many([form for text in texts for form in (text, f" {text}")])
         ends = np.cumsum(lengths)
@@ -93,7 +93,7 @@ def check_phrase_file(path: str | Path) -> None:
 
 @lru_cache(maxsize=4)
 def load_phrases(path: str, tokenizer: Tokenizer) -> PhraseMatcher:
-    """Load a file with one phrase per line as a matcher of these phrases in token ids of a tokenizer."""
+    """Load a file with one phrase per line, and return a matcher that finds these phrases in token ids."""
     check_phrase_file(path)
     texts = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
     phrases = PhraseMatcher.make(texts, tokenizer)

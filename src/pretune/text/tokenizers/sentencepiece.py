@@ -56,7 +56,7 @@ Piece = tuple[str, float, int]  # text, score, type
 
 @dataclass
 class SentencePieceModel:
-    """The contents of a .model file: pieces with scores and types, and the text normalization."""
+    """The contents of a SentencePiece .model file: pieces with scores and types, and the text normalization."""
 
     pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
@@ -69,7 +69,7 @@ class SentencePieceModel:
     escape_spaces: bool = True
 
     def pieces_of_type(self, *types: int) -> list[str]:
-        """Return the texts of the pieces of the given types."""
+        """Return the texts of the vocabulary pieces of the given types."""
         return [piece for piece, _, kind in self.pieces if kind in types]
 
 
@@ -255,7 +255,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Return pre-tokenizers that split text where no piece can cross: the ids stay the same, and encoding is faster."""
+    """Return pre-tokenizers that split text at positions that no piece crosses: ids stay the same, but it is faster."""
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]

@@ -32,7 +32,7 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply SentencePiece's compiled rules (`charsmap`), whose name is such as "nmt_nfkc"."""
+    """Return normalizers that apply SentencePiece's compiled rules `charsmap`; `name` is such as "nmt_nfkc"."""
     if not charsmap:
         return []
     check_compiled_rules(charsmap)
@@ -47,7 +47,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether compiled normalization rules compose characters; raise an error if they do it unlike NFC."""
+    """Return whether compiled normalization rules compose characters; raise an error if they contradict NFC."""
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:

@@ -181,7 +181,7 @@ def _read_typed(path: Path) -> dict[str, Any]:
 def _find_class(
     folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], has_tokenizer_json: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return the class of the tokenizer in a folder, whether a file names it, and whether it is without settings."""
+    """Return the class of a tokenizer, whether a file names it, and whether it is a generic class without settings."""
     name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
     name = GENERIC_CLASS if name == "PreTrainedTokenizer" else name
     model_type = model.get("model_type")
@@ -222,7 +222,7 @@ def _token(value: Any, where: Path) -> Token | None:
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], allow_unknown: bool) -> None:
-    """Raise an error for keys of `config` that are not supported or, unless `allow_unknown`, not known."""
+    """Raise an error for keys of a tokenizer's `config` that are unsupported or, unless `allow_unknown`, unknown."""
     known = {*HARMLESS, *SETTINGS, *TOKEN_LISTS, "added_tokens_decoder"}
     for key, value in config.items():
         problem, setting = "", f"{key}={quote(value)} is not supported"

@@ -21,7 +21,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 
 @contextmanager
 def use_token_cache(folder: Path) -> Iterator[None]:
-    """Use a folder as the cache of tokenized texts while the block runs."""
+    """Use a folder as the cache of tokenized texts inside a `with` block."""
     token = _FOLDER.set(folder)
     try:
         yield

@@ -74,7 +74,7 @@ class Tokenizer:
         characters: int = 0,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """Wrap a backend of the `tokenizers` library.
+        """Wrap a tokenizer of the `tokenizers` library, the backend.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Tokenizer:
         characters
             Character ids per word, for models that read words by their characters (ELMo); 0 for all others.
         names
-            Special tokens by the names in a published tokenizer_config.json (bos_token, …); by default they follow from the roles.
+            Special tokens by their published names (bos_token, …); by default they follow from the roles.
         """
         backend.no_truncation()
         backend.no_padding()
@@ -188,7 +188,7 @@ class Tokenizer:
     # -- text and ids -------------------------------------------------------------------------------------------
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Return the token ids of a text, in which tokens such as [MASK] are plain text without `allow_special`."""
+        """Return the token ids of a text; special tokens in it, such as [MASK], are text unless `allow_special`."""
         if allow_special:
             with library_errors(*FAILED):
                 return self._with_specials.encode(text, add_special_tokens=False).ids
@@ -201,7 +201,7 @@ class Tokenizer:
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
         """Return the token ids of documents in parts (sentences), concatenated, and the number of ids of each part.
 
-        Each part gets the ids that it would get alone; passing whole documents to the library is a third faster.
+        Each part gets the ids that it would get alone, but encoding whole documents at once is a third faster.
         """
         joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
         joint = self._joint
@@ -251,7 +251,7 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """Return a backend that reads "[MASK]" as plain text, and has the extra token JOINT to separate sentences."""
+        """Return a backend that treats "[MASK]" as plain text and has a token, JOINT, to put between sentences."""
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
@@ -259,7 +259,7 @@ class Tokenizer:
         return plain
 
     def _without_specials(self) -> dict[str, Any]:
-        """Return the JSON of the backend with special tokens renamed, so that plain text never matches them."""
+        """Return the content of tokenizer.json with special tokens renamed, so that plain text never matches them."""
         content: dict[str, Any] = json.loads(self.backend.to_str())
         hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
         model = content["model"]
@@ -334,7 +334,7 @@ class Tokenizer:
             self._target.save(folder / TARGET, template, max_length)
 
     def differing_frames(self, template: Template) -> list[tuple[str, str]]:
-        """Return the frames of special tokens in the tokenizer's files, each with that of the template, if they differ.
+        """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
 
         >>> tokenizer.differing_frames(ROBERTA.template)  # doctest: +SKIP
         [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]

@@ -292,7 +292,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """Return the characters that cover 99.95 % of the text (at least `least`), and all others, which become unknown."""
+    """Return the characters that cover 99.95 % of the text (at least `least` characters), and all other characters."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -318,7 +318,7 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
-    """Return a copy of a `tokenizers` backend whose vocabulary has only the given special tokens."""
+    """Return a copy of a `tokenizers` backend in which only the given tokens are special tokens."""
     content = json.loads(backend.to_str())
     content["added_tokens"] = []
     clean = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -353,7 +353,7 @@ def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
 
 
 def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) -> dict[str, Any]:
-    """Return tokens per word, word coverage and the unknown token rate on held-out lines (else, on common words)."""
+    """Return tokens per word, word coverage and unknown token rate on held-out lines or, without any, common words."""
     texts = held_out or [word for word, _ in table.most_common(10_000)]
     words = [word for text in texts for word in text.split()]
     ids, lengths = tokenizer.encode_many([" " + word for word in words])

@@ -349,7 +349,7 @@ def _check_same(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
-    """Add the added tokens in `settings` to a backend; raise an error if one does not get the id in its file."""
+    """Add the added tokens in `settings` to a backend; raise an error if a token gets another id than in its file."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
@@ -421,7 +421,7 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
 
 
 def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:
-    """Return the special tokens that a backend adds around a text A and a pair A, B: "[CLS] A [SEP]" and so on."""
+    """Return the special tokens that a backend adds around a text A and a pair A, B, such as "[CLS] A [SEP]"."""
     frames = []
     for encoding in (backend.encode("a"), backend.encode("a", "b")):
         parts = ["" if number is None else "AB"[number] for number in encoding.sequence_ids]

@@ -73,7 +73,7 @@ class WordStarts:
 
 
 def _character_class(character: str) -> int:
-    """Return the class of a character: letter (or a mark on one), digit, or other."""
+    """Return the class of a character: LETTER (also for combining marks), DIGIT, or OTHER."""
     if character.isalpha() or unicodedata.category(character)[0] == "M" or character == "�":
         return LETTER
     return DIGIT if character.isnumeric() else OTHER
