@@ -99,5 +99,5 @@ def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, st
         advice = "set it to Q (query) or R (response), or use plain strings for alternating turns"
         raise PretuneError(f"{place}: {problem}; {advice}")
     if not isinstance(text, str):
-        raise PretuneError(f'{place}: the turn has no "text" that is a string')
+        raise PretuneError(f'{place}: the turn has no "text"; add one that is a string')
     return role, text

@@ -40,7 +40,7 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
     long = (history for history in seen.values() if len(history) >= min_items)
     kept = [[item for _, item in sorted(history, key=lambda event: event[0])] for history in long]
     if not kept:
-        raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower the minimum")
+        raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower min_items")
     write_bytes(out, "".join(" ".join(items) + "\n" for items in kept).encode())
     return {
         "histories": str(out),
@@ -56,7 +56,9 @@ def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...],
     column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):
         known = ", ".join(map(repr, row))
-        raise PretuneError(f"{place}: no column {column or role!r}; the columns are {known}; name the right one")
+        raise PretuneError(
+            f"{place}: no column {column or role!r}; the columns are {known}; set {role or 'time'}_column"
+        )
     return column
 
 

@@ -50,7 +50,7 @@ def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVec
     """Read word vectors in the format of word2vec, GloVe or fastText, at most the first `max_words`."""
     path = Path(path)
     if not path.is_file():
-        raise PretuneError(f"{path}: no such file of word vectors")
+        raise PretuneError(f"{path}: no such word vector file; check the path")
     with _open(path) as file:
         loaded = _read(file, path, max_words)
     finite = np.isfinite(loaded.vectors).all(1)
@@ -132,7 +132,7 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_
         words.append(fields[0].decode("utf-8", "replace"))
         rows.append(row)
     if not words:
-        raise PretuneError(f"{path}: the file contains no word vectors")
+        raise PretuneError(f"{path}: the file contains no word vectors; expected a word and its numbers per line")
     return WordVectors(words, np.stack(rows))
 
 

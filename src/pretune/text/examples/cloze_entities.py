@@ -52,7 +52,7 @@ def read_entity_clozes(
             place = f"{table.path}, line {line}"
             query = item.get("query") if isinstance(item, dict) else None
             if not isinstance(query, str) or GAP not in query:
-                raise PretuneError(f"{place}: the query {query!r} in {query_column!r} does not contain {GAP}")
+                raise PretuneError(f"{place}: the query {query!r} in {query_column!r} lacks the placeholder {GAP}")
             query = check_text(query, f"{place}: {query_column!r}")
             golds: tuple[str, ...] = ()
             if labels:
@@ -86,5 +86,5 @@ def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: s
 def _list(table: LabeledTable, row: Row, line: int, column: str) -> list[Any]:
     cells = row.get(column)
     if not isinstance(cells, list) or not cells:
-        raise PretuneError(f"{table.path}, line {line}: expected a list that is not empty in {column!r}")
+        raise PretuneError(f"{table.path}, line {line}: expected a non-empty list in {column!r}")
     return cells

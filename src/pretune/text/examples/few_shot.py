@@ -39,7 +39,7 @@ def sample_per_class(examples: Any, each: int, seed: int) -> Any:
     """Return `each` random examples of each class, and log the line numbers of the sampled examples."""
     labels = getattr(examples, "labels", None)
     if labels is None:
-        raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class")
+        raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class; add a label column")
     if each < 1:
         raise PretuneError(f"--shots {each}: choose at least 1 example per class")
     sampled = examples.take(sample_rows_per_class(labels, each, seed))
@@ -57,7 +57,7 @@ def sample_examples(examples: Any, count: int, seed: int) -> Any:
     if not 1 <= count <= total:
         raise PretuneError(f"{examples.file}: cannot sample {count} of {total} examples; choose 1 to {total}")
     sampled = examples.take(np.flatnonzero(np.isin(groups, permutation(total, seed, "some")[:count])).tolist())
-    log_info(f"{examples.file}: {len(sampled)} of {len(examples)} rows with seed {seed}: {list_lines(sampled)}")
+    log_info(f"{examples.file}: sampled {len(sampled)} of {len(examples)} rows with seed {seed}: {list_lines(sampled)}")
     return sampled
 
 

@@ -118,7 +118,7 @@ def read_chunks(
         first = chunk[0][1] if first is None else first
         yield TableChunk(path, chunk, first)
     if first is None:
-        raise PretuneError(f"{path}: the file contains no rows")
+        raise PretuneError(f"{path}: the file contains no rows; pass a file with data")
 
 
 def read_labeled(
@@ -179,7 +179,7 @@ def read_labeled(
         drop_or_raise(problem, [f"line {examples.lines[row]}" for row in empty], drop_invalid)
         examples = examples.take(sorted({*range(len(examples))} - {*empty}))
     if not examples.texts:
-        raise PretuneError(f"{table.path}: no row has both a text and a label")
+        raise PretuneError(f"{table.path}: no row has both a text and a label; add such rows")
     return examples
 
 
@@ -218,7 +218,7 @@ class LabeledTable:
 
         sample = [row for _, row in islice(rows(), SAMPLE)]
         if not sample:
-            raise PretuneError(f"{path}: the file contains no rows")
+            raise PretuneError(f"{path}: the file contains no rows; pass a file with data")
         first = _flatten(file.first) if isinstance(file, TableChunk) else sample[0]
         return cls(path, roles, requested, first, sample, names, rows)
 

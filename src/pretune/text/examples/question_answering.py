@@ -204,7 +204,7 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
     """Return the answers of a row as (text, start or None); null or an empty list means an unanswerable question."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
-        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; unanswerable questions need []")
+        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; use [] for unanswerable questions")
     value = row[name]
     if value is None or value == "" or row.get("is_impossible"):
         return []

@@ -64,7 +64,7 @@ def read_span_pairs(
         problem = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
         drop_or_raise(problem, bad, drop_invalid if labels else None)
     if not spans:
-        raise PretuneError(f"{rows.file}: no row has both of its spans")
+        raise PretuneError(f"{rows.file}: no row has two spans that occur in its texts; correct the span columns")
     rows = rows.take(spans)
     rows.extra = {"spans": list(spans.values())}
     return rows

@@ -56,5 +56,5 @@ def warn_of_duplicates(train: Any, validation: Any) -> int:
     if leaked:
         lines = ", ".join(validation.location(row) for row in leaked[:3])
         share = f"{len(leaked)} of {len(validation)} examples of {validation.file}"
-        log_info(f"{share} are also in {train.file} ({lines} …), so scores are too high")
+        log_info(f"{share} are also in {train.file} ({lines} …), so validation scores will be too high")
     return len(leaked)

@@ -126,12 +126,12 @@ def build_store(
             path.unlink()  # a shard of an earlier run with other input
         write_checksummed_json(folder / MANIFEST, manifest)
     except KeyboardInterrupt:
-        log_info(f"interrupted; finished shards are kept in {folder}: run the same command again to continue")
+        log_info(f"interrupted; finished shards are kept in {folder}; run the same command again to continue")
         raise
     except BaseException:
         if resumed or any(folder.glob("*.safetensors")):
             advice = "run the same command again to continue, or delete the folder"
-            log_info(f"finished shards are kept in {folder}: {advice}")
+            log_info(f"finished shards are kept in {folder}; {advice}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
         raise

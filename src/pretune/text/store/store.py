@@ -289,7 +289,7 @@ def _running_totals(counts: list[int]) -> Array:
 
 def _check_offsets(offsets: Array, what: str) -> Array:
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise PretuneError(f"{what} are not in increasing order; the store is damaged: prepare it again")
+        raise PretuneError(f"{what} are not in increasing order; the store is damaged, so prepare it again")
     return offsets
 
 
@@ -344,7 +344,7 @@ def map_shard(path: Path) -> dict[str, Array]:
     for name, entry in validate_schema(header, dict[str, ArrayEntry], str(path)).items():
         kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not begin <= end <= room or end - begin != rows * kind.itemsize:
-            raise PretuneError(f"{path}: the array {name} is outside the file; the shard is damaged: prepare it again")
+            raise PretuneError(f"{path}: the array {name} is outside the file; prepare the store again")
         arrays[name] = np.zeros(0, dtype=kind)
         if rows:  # an empty array cannot be mapped
             arrays[name] = np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))

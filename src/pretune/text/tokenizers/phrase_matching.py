@@ -98,5 +98,5 @@ def load_phrases(path: str, tokenizer: Tokenizer) -> PhraseMatcher:
     texts = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
     phrases = PhraseMatcher.make(texts, tokenizer)
     if not phrases.known:
-        raise PretuneError(f"{path}: none of the {len(texts)} lines is a phrase of two or more words")
+        raise PretuneError(f"{path}: none of the {len(texts)} lines is a phrase of two or more words; add such phrases")
     return phrases

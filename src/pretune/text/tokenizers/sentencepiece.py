@@ -131,7 +131,7 @@ def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless:
 
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
     if number not in harmless:
-        raise PretuneError(f"unknown field {number} in {where}, which may change how text is tokenized")
+        raise PretuneError(f"unknown field {number} in {where}, which may change token ids; use another model")
 
 
 def _fields(data: bytes) -> Iterator[Field]:
