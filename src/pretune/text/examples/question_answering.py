@@ -108,7 +108,7 @@ def read_questions(
     """Read questions, passages and, with `answers`, their answers from a .json file in SQuAD's format or from a table.
 
     `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that do not occur
-    at their position in the passage raise an error; with `drop_invalid`, questions without any other answer are left out.
+    at their position in the passage raise an error; with `drop_invalid`, questions with no other answer are left out.
     """
     path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
     squad = file_suffix(path) == ".json"
