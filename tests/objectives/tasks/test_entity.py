@@ -58,14 +58,14 @@ def test_published_format_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query": "no gap"}, "line 1: the query 'no gap' in 'query' does not contain @placeholder"),
-        ({"query": None}, "line 1: the query None in 'query' does not contain @placeholder"),
-        ({"entities": []}, "line 1: expected a list that is not empty in 'entities'"),
+        ({"query": "no gap"}, "line 1: the query 'no gap' in 'query' lacks the placeholder @placeholder"),
+        ({"query": None}, "line 1: the query None in 'query' lacks the placeholder @placeholder"),
+        ({"entities": []}, "line 1: expected a non-empty list in 'entities'"),
         (
             {"entities": [{"start": 3, "end": 99}]},
             "line 1: an entity in 'entities' has neither a text nor a valid position",
         ),
-        ({"answers": None}, "line 1: expected a list that is not empty in 'answers'"),
+        ({"answers": None}, "line 1: expected a non-empty list in 'answers'"),
         ({"answers": ["elk"]}, "no answer is among the entities of its passage"),
         ({"passage": None}, "line 1: the field 'passage' is missing"),
     ],

@@ -14,7 +14,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def read_spans(value: Any, length: int, where: str) -> Spans:
-    """Return the character spans (start, end) that the value of a field lists; an empty tuple if it is None.
+    """Return the character spans (start, end) that a data field contains; an empty tuple if its value is None.
 
     A span is a pair of numbers or an object with `start` and `end`, within a text of `length` characters; `where` names
     the field in errors.

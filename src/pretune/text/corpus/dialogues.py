@@ -46,7 +46,7 @@ class Dialogues:
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
     def take(self, rows: Iterable[int]) -> Dialogues:
-        """Return the dialogues at the indices `rows`."""
+        """Return the dialogues at the given indices."""
         chosen = list(rows)
         ends = np.cumsum(self.counts, dtype=np.int64).tolist()
         turns = [turn for row in chosen for turn in range(ends[row] - self.counts[row], ends[row])]
@@ -56,10 +56,7 @@ class Dialogues:
 
 
 def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
-    """Read dialogues from .jsonl or .parquet files.
-
-    Turns that are plain strings alternate between query and response; turns that are objects have a `role`.
-    """
+    """Read dialogues from .jsonl or .parquet files; turns without a role alternate between query and response."""
     names = [files] if isinstance(files, str | Path) else list(files)
     if not names:
         raise PretuneError(f"no dialogue files were given; pass {EXPECTED}")
@@ -102,5 +99,5 @@ def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, st
         advice = "set it to Q (query) or R (response), or use plain strings for alternating turns"
         raise PretuneError(f"{place}: {problem}; {advice}")
     if not isinstance(text, str):
-        raise PretuneError(f'{place}: the turn has no "text" that is a string')
+        raise PretuneError(f'{place}: the turn has no "text"; add one that is a string')
     return role, text

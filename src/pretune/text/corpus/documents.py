@@ -74,10 +74,9 @@ def read_rows(
     columns: Sequence[str] | None = None,
     names: list[str] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Return an iterator over the rows of a .jsonl, .csv, .tsv or .parquet file, each with its line number.
+    """Return an iterator over (line number, row) of a .jsonl, .csv, .tsv or .parquet file.
 
-    `columns` are those to read from a .parquet file, by default all; `names` are the column names of a .csv or .tsv file
-    without a header.
+    `columns` limits the columns read from a .parquet file; `names` are the column names of a table without a header.
     """
     match file_format(file):
         case ".jsonl":
@@ -146,10 +145,7 @@ def read_jsonl(
 def read_csv_rows(
     file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, *, tabs: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each row of a table, including the header, with the number of the line on which it ends.
-
-    With `tabs`, cells are separated by tabs, and quotation marks are part of the text; otherwise the file is a .csv file.
-    """
+    """Yield (line number, cells) for every row, header included, of a .csv file or, if `tabs`, a tab-separated file."""
     lines = (line + "\n" for _, line in read_lines(file, errors, meter))
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
     try:
@@ -162,11 +158,7 @@ def read_csv_rows(
 def read_table(
     file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, names: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a .csv or .tsv file as dictionaries, with the number of the line on which each row ends.
-
-    `names` are the column names of a file without a header. In .tsv files, quotation marks are part of the text, as in
-    public benchmarks.
-    """
+    """Yield (line number, row) for a .csv or .tsv file; `names` are the column names of a file without a header."""
     header = names
     tabs = file_format(file) == ".tsv"
     for number, row in read_csv_rows(file, errors, meter, tabs=tabs):
@@ -207,7 +199,7 @@ def read_parquet(
 def _from_row(
     row: dict[str, Any], file: Path, line: int, text_field: str | None, span_field: str | None, errors: Errors
 ) -> Document:
-    """Return the document in a row of a table, given the names of the columns with its text and its annotated spans."""
+    """Return the document in a row of a table; `text_field` and `span_field` name the columns of text and spans."""
     name = text_field or guess_text_column(row)
     for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:

@@ -48,10 +48,7 @@ def file_suffix(path: Path) -> str:
 
 
 def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Expand files, folders and glob patterns into a list of files of the given formats.
-
-    Folders are searched recursively, skipping hidden files; the files of each folder or pattern are sorted.
-    """
+    """Expand file paths, folders (searched recursively) and glob patterns to the files of the given formats."""
     if isinstance(paths, str | Path):
         paths = [paths]
     found, endings = list[Path](), "/".join(COMPRESSIONS)
@@ -146,10 +143,7 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
 
 
 def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file, numbered from 1, without line ends (\\n, \\r\\n) and without a byte order mark.
-
-    Only \\n ends a line: other Unicode line separators are part of the text.
-    """
+    """Yield (line number, line) for a UTF-8 file, without byte order mark; lines end with \\n or \\r\\n only."""
     with open_stream(path, meter) as stream:
         for number, line in enumerate(_split_lines(stream), 1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
@@ -186,7 +180,7 @@ def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
 
 
 def check_text(text: str, place: str) -> str:
-    """Return a text; raise an error if it contains lone surrogates, which JSON escapes can encode."""
+    """Return a text; raise an error that names its `place` if it contains lone surrogates (invalid Unicode)."""
     if not is_valid_text(text):
         raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text

@@ -25,9 +25,7 @@ Span = tuple[int, int]
 
 
 def split_sentences(text: str, language: str = "en") -> list[Span]:
-    """Return the spans (start, end) of the sentences of a text, without surrounding whitespace.
-
-    With `language="lines"`, every line is one sentence.
+    """Return the spans (start, end) of the sentences of a text; with `language="lines"`, every line is a sentence.
 
     >>> text = "It rains.  Stay in!"
     >>> [text[start:end] for start, end in split_sentences(text)]
@@ -44,7 +42,7 @@ def split_sentences(text: str, language: str = "en") -> list[Span]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Split a text into paragraphs of at most LONGEST characters, whose concatenation is the text."""
+    """Split a text at paragraph ends into pieces of at most LONGEST characters, whose concatenation is the text."""
     bounds = [0, *(match.end() for match in _PARAGRAPH.finditer(text)), len(text)]
     pieces = []
     for start, end in pairwise(bounds):
@@ -57,7 +55,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _trim(text: str, pieces: list[str]) -> list[Span]:
-    """Return the spans of consecutive pieces of a text, without surrounding whitespace; blank pieces are left out."""
+    """Return the spans (start, end) of consecutive pieces of a text, without whitespace around them or blank pieces."""
     spans, position = [], 0
     for piece in pieces:
         if kept := piece.strip():

@@ -35,7 +35,7 @@ class TableColumns:
         self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the row number, counted over all calls, and the cells of each row, in the order of the columns."""
+        """Yield (row number, cells in the order of the columns) for rows; the numbers continue from call to call."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):
@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows as text, formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
+    """Yield a function that writes rows as text formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 
@@ -89,9 +89,9 @@ def _text_writer(
                 file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
                 problem = f"row {number} contains a lone surrogate, which is not valid text"
-                raise PretuneError(f"{path}: {problem}; correct it, or write .jsonl") from error
+                raise PretuneError(f"{path}: {problem}; correct it, or write a .jsonl file") from error
             except ValueError as error:
-                raise PretuneError(f"{path}: row {number} contains {error}; write .csv or .jsonl") from error
+                raise PretuneError(f"{path}: row {number} contains {error}; write a .csv or .jsonl file") from error
 
     yield write
 
@@ -135,7 +135,7 @@ def _jsonl_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 @contextmanager
 def _parquet_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
-    """Write rows as a Parquet file; the first rows determine the types of the columns."""
+    """Yield a function that writes rows to a Parquet file; the first rows determine the types of the columns."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -181,7 +181,7 @@ def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
-                raise PretuneError(f"{path}: row {number} has no two columns with one value per word; write .jsonl")
+                raise PretuneError(f"{path}: row {number} needs two columns with one value per word; write .jsonl")
             lines = ["\t".join(map(str, line)) + "\n" for line in zip(*columns, strict=True)]
             file.write("".join([*lines, "\n"]).encode())
 

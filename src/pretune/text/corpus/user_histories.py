@@ -18,12 +18,11 @@ TIMES = ("time", "timestamp", "date", "datetime")
 
 
 def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **columns: str | None) -> dict[str, Any]:
-    """Write the item histories of all users to a text file, one user per line, and return counts for a report.
+    """Write the items of each user, in order of time, as one line of a text file; return counts for a report.
 
     A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all
     items, as a list or separated by spaces. Without times, the order of the rows is the order of the items. Users with
-    fewer than `min_items` items are left out. `columns` (user, item, time) are inferred from usual names if they are not
-    given.
+    fewer than `min_items` items are left out. `columns` (user, item, time) are inferred from usual names by default.
     """
     seen: dict[str, list[tuple[Any, str]]] = {}
     for file in files:
@@ -41,7 +40,7 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
     long = (history for history in seen.values() if len(history) >= min_items)
     kept = [[item for _, item in sorted(history, key=lambda event: event[0])] for history in long]
     if not kept:
-        raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower the minimum")
+        raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower min_items")
     write_bytes(out, "".join(" ".join(items) + "\n" for items in kept).encode())
     return {
         "histories": str(out),
@@ -52,15 +51,14 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
     }
 
 
-def _column(row: dict[str, Any], name: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
-    """Return the column of a row that contains the user, the item, or the time (`role`): `name`, else a `usual` name.
-
-    If the row has no such column, raise an error, or return "" if `role` is "", which marks an optional column.
-    """
-    column = name or next((key for key in row if key.lower() in usual), "")
+def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...], role: str, place: str) -> str:
+    """Return the column `name`, else one of `usual_names`; if the row has none, raise an error unless `role` is ""."""
+    column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):
         known = ", ".join(map(repr, row))
-        raise PretuneError(f"{place}: no column {column or role!r}; the columns are {known}; name the right one")
+        raise PretuneError(
+            f"{place}: no column {column or role!r}; the columns are {known}; set {role or 'time'}_column"
+        )
     return column
 
 

@@ -12,10 +12,9 @@ WINDOW = 16
 
 @dataclass
 class WordCounts:
-    """Counts of whitespace-separated words.
+    """Counts of whitespace-separated words, in bounded memory.
 
-    At most `limit` distinct words are kept. When there are more, the rarer half is dropped, and among equally rare words
-    the older ones. So frequent words are never lost, and of a text of only rare words the most recent part stays.
+    When there are more than `limit` distinct words, the rarer half is dropped; of equally rare words, the older ones.
 
     >>> counts = WordCounts(limit=1000)
     >>> counts.add("hug pug hug")
@@ -43,7 +42,6 @@ class WordCounts:
                 self._prune(self.limit // 2)
 
     def _prune(self, keep: int) -> None:
-        """Drop all but the `keep` most frequent words."""
         # Sorting is stable and dictionaries keep insertion order: among equal counts, newer words come last and are kept.
         ranked = sorted(self.table.items(), key=lambda item: item[1])
         dropped = len(ranked) - keep
@@ -53,17 +51,13 @@ class WordCounts:
 
 
 def _cut(words: Iterable[str]) -> Iterator[str]:
-    """Yield words; split those longer than LONGEST_WORD into pieces of WINDOW characters."""
     for word in words:
         size = WINDOW if len(word) > LONGEST_WORD else LONGEST_WORD
         yield from (word[start : start + size] for start in range(0, len(word), size))
 
 
 def scale_counts(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
-    """Yield words with counts scaled down to a sum of `total` by systematic sampling; unchanged if their sum is smaller.
-
-    The share of any contiguous group of words changes by less than one occurrence, so merge frequencies are preserved.
-    """
+    """Yield (word, count) of a table, with counts scaled down proportionally so that their sum is at most `total`."""
     whole = sum(table.values())
     if whole <= total:
         yield from table.items()

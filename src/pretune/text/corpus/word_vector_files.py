@@ -42,15 +42,15 @@ class WordVectors:
 
     @property
     def width(self) -> int:
-        """Return the dimension of the vectors."""
+        """Return the dimension of the word vectors."""
         return int(self.vectors.shape[1])
 
 
 def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVectors:
-    """Read word vectors in any of the supported formats, at most the first `max_words`."""
+    """Read word vectors in the format of word2vec, GloVe or fastText, at most the first `max_words`."""
     path = Path(path)
     if not path.is_file():
-        raise PretuneError(f"{path}: no such file of word vectors")
+        raise PretuneError(f"{path}: no such word vector file; check the path")
     with _open(path) as file:
         loaded = _read(file, path, max_words)
     finite = np.isfinite(loaded.vectors).all(1)
@@ -74,7 +74,7 @@ def _open(path: Path) -> Iterator[Any]:
 
 
 def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
-    """Read an open file of word vectors, whose format is recognized from its first bytes."""
+    """Read word vectors from an open file in word2vec, GloVe or fastText format, recognized by its first bytes."""
     if file.peek(4)[:4] == struct.pack("<i", FASTTEXT):
         file.read(4)
         return _read_fasttext(file, path, max_words)
@@ -101,7 +101,7 @@ def _check_size(path: Path, rows: int, width: int) -> None:
 
 
 def _is_binary(content: bytes, width: int) -> bool:
-    """Return whether the content after the first line is not text, that is, not a line with a word and `width` numbers."""
+    """Return whether the content after the header is binary, and not a line with a word and `width` numbers."""
     line, whole, _ = content.partition(b"\n")
     fields = line.rstrip().rsplit(b" ", width)[1:] if whole else line.split(b" ")[1:-1]
     try:
@@ -112,7 +112,7 @@ def _is_binary(content: bytes, width: int) -> bool:
 
 
 def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_words: int | None) -> WordVectors:
-    """Read word vectors from numbered lines, each of which has a word and `width` numbers."""
+    """Read word vectors from pairs of a line number and a line, which has a word and `width` numbers."""
     if width < 1:
         raise PretuneError(f"{path}: the file contains no word vectors; expected word2vec, GloVe or fastText")
     words: list[str] = []
@@ -132,12 +132,12 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_
         words.append(fields[0].decode("utf-8", "replace"))
         rows.append(row)
     if not words:
-        raise PretuneError(f"{path}: the file contains no word vectors")
+        raise PretuneError(f"{path}: the file contains no word vectors; expected a word and its numbers per line")
     return WordVectors(words, np.stack(rows))
 
 
 def _read_binary(file: BinaryIO, count: int, width: int, path: Path) -> WordVectors:
-    """Read `count` word vectors in word2vec's binary format, after the first line."""
+    """Read `count` word vectors of dimension `width` in word2vec's binary format; the header has already been read."""
     words: list[str] = []
     vectors = np.empty((count, width), dtype=np.float32)
     for number in range(count):
@@ -156,7 +156,7 @@ def _read_binary(file: BinaryIO, count: int, width: int, path: Path) -> WordVect
 
 
 def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVectors:
-    """Read a fastText model, after its magic number."""
+    """Read the word vectors of a fastText .bin model; the magic number at its beginning has already been read."""
 
     def read(size: int) -> bytes:
         if len(content := file.read(size)) < size:
@@ -203,7 +203,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return the rows of the n-gram matrix for the character n-grams of <word>, `shortest` to `longest` characters long."""
+    """Return the rows of fastText's n-gram matrix for the n-grams of a word with `shortest` to `longest` characters."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []

@@ -13,9 +13,7 @@ NGRAM_PROBABILITY = 0.25  # of reducing a text to an n-gram of it
 
 
 def augment(texts: Sequence[str], copies: int, seed: int = 0) -> list[tuple[int, str]]:
-    """Return up to `copies` variants of each text, each with the index of its text.
-
-    Variants that are empty, or equal to a text or another variant, are left out.
+    """Return up to `copies` variants of each text, with words left out at random, as (index of the text, variant).
 
     >>> len(augment(["one two three four five six"], 2)) <= 2
     True

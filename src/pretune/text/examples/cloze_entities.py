@@ -28,11 +28,10 @@ def read_entity_clozes(
     errors: Errors = "strict",
     labels: bool = True,
 ) -> ChoiceExamples:
-    """Read cloze questions from rows with a passage and its queries (`qas`), as published, or with a single query.
+    """Read cloze questions about passages, with a list of queries per row (`qas`, as in ReCoRD) or a single query.
 
-    Rows with a single query have the columns `text`, `query`, `entities` and `answers`; the last two are lists. An entity
-    is a text, an object with a `text`, or an object with `start` and `end` in the passage (the end is inclusive, as
-    published).
+    Rows with a single query have the columns `text`, `query`, `entities` (a list) and `answers` (a list). An entity is
+    a string, or an object with a `text` or with `start` and `end` in the passage (inclusive, as in ReCoRD).
     """
     table = LabeledTable.open(file, columns or {}, ROLES, errors)
     found = table.find_columns(ROLES)
@@ -53,7 +52,7 @@ def read_entity_clozes(
             place = f"{table.path}, line {line}"
             query = item.get("query") if isinstance(item, dict) else None
             if not isinstance(query, str) or GAP not in query:
-                raise PretuneError(f"{place}: the query {query!r} in {query_column!r} does not contain {GAP}")
+                raise PretuneError(f"{place}: the query {query!r} in {query_column!r} lacks the placeholder {GAP}")
             query = check_text(query, f"{place}: {query_column!r}")
             golds: tuple[str, ...] = ()
             if labels:
@@ -70,7 +69,7 @@ def read_entity_clozes(
 
 
 def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: str) -> tuple[str, ...]:
-    """Return the distinct names of the entities that a column of a row lists, for the passage `text`."""
+    """Return the distinct entity names in a column of a row, listed as strings or as spans of the passage `text`."""
     names = []
     for entity in _list(table, row, line, column):
         if isinstance(entity, dict):
@@ -85,8 +84,7 @@ def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: s
 
 
 def _list(table: LabeledTable, row: Row, line: int, column: str) -> list[Any]:
-    """Return the list in a cell; raise an error if the cell is empty or not a list."""
     cells = row.get(column)
     if not isinstance(cells, list) or not cells:
-        raise PretuneError(f"{table.path}, line {line}: expected a list that is not empty in {column!r}")
+        raise PretuneError(f"{table.path}, line {line}: expected a non-empty list in {column!r}")
     return cells

@@ -31,7 +31,7 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Parse a prompt with placeholders for one text or, if `pair`, two, and for the fields named in `more`."""
+        """Parse a cloze prompt with placeholders for a text, a second text if `pair` is set, and fields in `more`."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
@@ -52,12 +52,12 @@ class Cloze:
         return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:
-        """Return the pieces of the prompt that precede [MASK]."""
+        """Return the part of a cloze prompt that precedes [MASK]."""
         place = next(number for number, piece in enumerate(self.pieces) if piece.endswith(GAP))
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
-        """Return the parts of each row's prompt: texts that replace placeholders, and the token ids of fixed text."""
+        """Return the parts of cloze prompts for rows: one text per row for a placeholder, token ids for fixed text."""
         values = placeholder_values(rows)
         parts: list[Part] = []
         for piece in self.pieces:
@@ -71,14 +71,14 @@ class Cloze:
         return parts
 
     def fill(self, rows: LabeledRows, row: int, answer: str = "") -> str:
-        """Return the prompt of a row as text, with an answer in place of [MASK]."""
+        """Return the cloze prompt for the row with the index `row` as text, with `answer` in place of [MASK]."""
         values = {name: str(texts[row]) for name, texts in placeholder_values(rows).items()} | {GAP: answer}
         names = ((piece, piece.lstrip()) for piece in self.pieces)
         return "".join(piece[: -len(name)] + values[name] if name in values else piece for piece, name in names)
 
 
 def placeholder_values(rows: LabeledRows) -> Mapping[str, Sequence[str]]:
-    """Return the values of each placeholder of a cloze prompt, one per row."""
+    """Return the values that replace each placeholder of a cloze prompt, such as "{text}", with one value per row."""
     extra = {f"{{{name}}}": cells for name, cells in rows.extra.items()}
     return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **extra}
 
@@ -107,7 +107,7 @@ def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
 
 
 def single_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
-    """Return the token id of a word in running text; raise an error if the word is unknown or has several tokens."""
+    """Return the token id of a word preceded by `space`; raise an error if it is unknown or has several tokens."""
     ids = tokenizer.encode(space + word)
     if len(ids) != 1 or ids[0] == tokenizer.roles.get("unknown"):
         tokens = ", ".join(map(repr, tokenizer.tokens(ids)))

@@ -27,10 +27,7 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
 
 
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """Return `count` random examples per class; if `classes` is False or there are no labels, `count` in total.
-
-    Rows with the same query count as one example.
-    """
+    """Return `count` random examples (queries) per class, or in total if `classes` is False or there are no labels."""
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")
     if classes and getattr(examples, "labels", None) is not None:
@@ -42,7 +39,7 @@ def sample_per_class(examples: Any, each: int, seed: int) -> Any:
     """Return `each` random examples of each class, and log the line numbers of the sampled examples."""
     labels = getattr(examples, "labels", None)
     if labels is None:
-        raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class")
+        raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class; add a label column")
     if each < 1:
         raise PretuneError(f"--shots {each}: choose at least 1 example per class")
     sampled = examples.take(sample_rows_per_class(labels, each, seed))
@@ -60,12 +57,12 @@ def sample_examples(examples: Any, count: int, seed: int) -> Any:
     if not 1 <= count <= total:
         raise PretuneError(f"{examples.file}: cannot sample {count} of {total} examples; choose 1 to {total}")
     sampled = examples.take(np.flatnonzero(np.isin(groups, permutation(total, seed, "some")[:count])).tolist())
-    log_info(f"{examples.file}: {len(sampled)} of {len(examples)} rows with seed {seed}: {list_lines(sampled)}")
+    log_info(f"{examples.file}: sampled {len(sampled)} of {len(examples)} rows with seed {seed}: {list_lines(sampled)}")
     return sampled
 
 
 def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the index of each row's query, (rows,), from the column `group`; without it, each row is its own query."""
+    """Return an integer per row, (rows,), equal for rows with the same value of `group`; without groups, 0, 1, 2, …"""
     return examples.queries if "group" in getattr(examples, "extra", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 

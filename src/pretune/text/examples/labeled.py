@@ -76,12 +76,12 @@ class LabeledRows(Examples):
 
     @property
     def queries(self) -> Array:
-        """Return the index of each row's query, (rows,); rows with the same `group` (or else text) share a query."""
+        """Return an integer per row, (rows,), equal for rows with the same `group` or, without groups, text."""
         groups = [str(group) for group in self.extra.get("group", self.texts)]
         return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 
     def duplicate_key(self, row: int) -> str:
-        """Return a key of a row's input, ignoring its label, that is equal for duplicates and for rows of one `group`."""
+        """Return a string that is equal for rows with the same texts, or the same `group` if there are groups."""
         if "group" in self.extra:
             return str(self.extra["group"][row])
         parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
@@ -95,7 +95,7 @@ class LabeledRows(Examples):
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Some consecutive rows of a table file, with their line numbers, that functions for reading a file also accept."""
+    """Consecutive rows of a table file, with their line numbers, which can be read in place of the whole file."""
 
     file: Path
     rows: list[tuple[int, Row]]
@@ -103,7 +103,7 @@ class TableChunk:
 
 
 def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Return an iterator over the rows of a table file, each with its line number."""
+    """Return an iterator over (line number, row) of a table file."""
     path = find_files(file, FORMATS)[0]
     return read_rows(path, errors, names=_header(path, errors))
 
@@ -111,14 +111,14 @@ def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[in
 def read_chunks(
     path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
 ) -> Iterator[TableChunk]:
-    """Yield the rows of a file of any size in chunks of `rows` rows; `read` returns an iterator over the rows."""
+    """Yield the rows of a file in chunks of `rows` rows; `read` is a function that iterates over (line number, row)."""
     remaining = read(path)
     first: Row | None = None
     while chunk := list(islice(remaining, rows)):
         first = chunk[0][1] if first is None else first
         yield TableChunk(path, chunk, first)
     if first is None:
-        raise PretuneError(f"{path}: the file contains no rows")
+        raise PretuneError(f"{path}: the file contains no rows; pass a file with data")
 
 
 def read_labeled(
@@ -133,8 +133,6 @@ def read_labeled(
 ) -> LabeledRows:
     """Read labeled examples from a .csv, .tsv, .jsonl or .parquet file, or from a chunk of one.
 
-    Rows without a label are an error, which lists them.
-
     Parameters
     ----------
     columns
@@ -146,7 +144,7 @@ def read_labeled(
     roles
         Further roles, with the usual names of their columns.
     drop_invalid
-        Whether to leave out rows without a label and rows without any text.
+        Whether to leave out rows without any text, and rows without a label, which otherwise raise an error.
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
@@ -181,7 +179,7 @@ def read_labeled(
         drop_or_raise(problem, [f"line {examples.lines[row]}" for row in empty], drop_invalid)
         examples = examples.take(sorted({*range(len(examples))} - {*empty}))
     if not examples.texts:
-        raise PretuneError(f"{table.path}: no row has both a text and a label")
+        raise PretuneError(f"{table.path}: no row has both a text and a label; add such rows")
     return examples
 
 
@@ -205,7 +203,7 @@ class LabeledTable:
         roles: Mapping[str, Sequence[str]],
         errors: Errors,
     ) -> LabeledTable:
-        """Open a table file and read its first rows; `roles` maps the possible roles to usual names of their columns."""
+        """Open a table file and read its first rows; `roles` maps roles such as text to usual column names."""
         requested = {role: name for role, name in columns.items() if name}
         for role in requested:
             if role not in roles:
@@ -220,19 +218,19 @@ class LabeledTable:
 
         sample = [row for _, row in islice(rows(), SAMPLE)]
         if not sample:
-            raise PretuneError(f"{path}: the file contains no rows")
+            raise PretuneError(f"{path}: the file contains no rows; pass a file with data")
         first = _flatten(file.first) if isinstance(file, TableChunk) else sample[0]
         return cls(path, roles, requested, first, sample, names, rows)
 
     def find_columns(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Return the column of each role, such as text or label: the user's choice, else the first usual name."""
+        """Map roles to columns: the column that the user set, else the first of the usual names that `roles` lists."""
         lower = {name.lower(): name for name in self.first}
         guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
         found = {role: self.requested.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
     def check_columns(self, found: Mapping[str, str], needed: Collection[str]) -> None:
-        """Raise an error if a column in `found` does not exist or a role in `needed` has none; log inferred columns."""
+        """Check that the columns in `found` exist and include the roles in `needed`; log inferred columns."""
         listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.split_names(names):
@@ -254,7 +252,7 @@ class LabeledTable:
         return [names] if names in self.first else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
-        """Return a cell of a row as text; raise an error if the cell is missing, a list or an object."""
+        """Return the text in the column `name` of a row; raise an error if the cell is missing, a list or an object."""
         value = row.get(name)
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: the field {name!r} is missing")
@@ -264,11 +262,11 @@ class LabeledTable:
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return a cell of a row as text, or "" if the cell is null; raise an error if the row lacks the column."""
+        """Return the text in the column `name` of a row, or "" for a null cell; raise an error if it is missing."""
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
-        """Convert a cell of a row with `read`; a ValueError becomes an error that names the file and line."""
+        """Convert the cell in the column `name` of a row with the function `read`; raise an error if it is invalid."""
         try:
             return read(row.get(name))
         except MissingLabel:
@@ -289,10 +287,7 @@ def advise_options(advice: str, roles: Iterable[str]) -> str:
 
 
 def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None) -> None:
-    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, log it instead.
-
-    With `drop=None`, the error message does not offer to drop the rows.
-    """
+    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, log it instead."""
     if not drop:
         advice = "" if drop is None else if_option("drop-invalid", ", or leave them out with --drop-invalid")
         raise PretuneError(f"{problem}: {list_first(bad)}; correct them{advice}")
@@ -322,7 +317,7 @@ def _flatten(row: Row) -> Row:
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return 1, 2, 3, … as column names if a table file has no header, judging by its first row; None if it has one."""
+    """Return the column names 1, 2, 3, … if the first row of a table does not look like a header, else None."""
     if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
     rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
@@ -336,7 +331,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return role → column: the `requested` one, else one with a usual name, else by contents; never one in `taken`."""
+    """Map the roles text, pair and label to columns not in `taken`: as `requested`, else by name, else by content."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
@@ -413,7 +408,7 @@ def parse_label(value: Any) -> str:
 
 
 def parse_labels(value: Any) -> Any:
-    """Convert a cell of a multi-label column: a list to a tuple of labels, a text to itself, for `split_labels` to split."""
+    """Convert a cell of a multi-label column: a list to a tuple of labels, a string to itself (see `split_labels`)."""
     if isinstance(value, list):
         return tuple(dict.fromkeys(parse_label(item) for item in value))
     return "" if is_missing(value) or value == "" else parse_label(value)

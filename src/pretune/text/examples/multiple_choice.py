@@ -50,7 +50,7 @@ class ChoiceExamples(Examples):
         return len(self.groups)
 
     def duplicate_key(self, row: int) -> str:
-        """Return a key of an example's input, ignoring its answer, that is equal for duplicates."""
+        """Return a string that is equal for examples with the same input, whatever their answers."""
         group = self.groups[row]
         return "\0".join([*group.texts, *(group.pairs or ())]).casefold().strip()
 
@@ -92,11 +92,11 @@ def read_choices(
     errors: Errors = "strict",
     labels: bool = True,
 ) -> ChoiceExamples:
-    """Read multiple-choice examples, for models that encode the text and, as its pair, the question with each choice.
+    """Read multiple-choice examples with a list of choices and optionally a text and a question.
 
     The role `choices` is a column of lists, or several columns (choice1, choice2, …; as an option NAME,NAME), of which
-    some may be empty; `text` and `question` are optional. The `label` is the index of the correct choice, its letter, or
-    the choice itself; indices count from 1 if no label is 0 and one equals the number of choices, else from 0.
+    some may be empty. The `label` is the index of the correct choice, its letter, or the choice itself; indices count
+    from 1 if no label is 0 and one equals the number of choices, else from 0.
     """
     table = LabeledTable.open(file, columns or {}, ROLES, errors)
     found = table.find_columns({role: names for role, names in ROLES.items() if labels or role != "label"})
@@ -130,7 +130,7 @@ def read_choices(
 
 
 def numbered_columns(row: Row) -> list[str]:
-    """Return the columns choice1, choice2, … (or ending1, option1, …) of a row in order; none if there is only one."""
+    """Return the columns choice1, choice2, … (or ending1, option1, …) of a row in order; [] if there is only one."""
     kinds: dict[str, list[str]] = {}
     for name in row:
         if match := NUMBERED.fullmatch(name):
@@ -140,7 +140,7 @@ def numbered_columns(row: Row) -> list[str]:
 
 
 def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> list[str | None]:
-    """Return the choices in the given column or columns of a row; None in place of empty ones."""
+    """Return the choices in the given column (or columns, separated by commas) of a row; None for empty cells."""
     columns, place = table.split_names(column), f"{table.path}, line {line}"
     cells = row.get(columns[0])
     if len(columns) > 1:
@@ -153,13 +153,13 @@ def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> l
 
 
 def label_base(labels: Sequence[tuple[Any, int]]) -> int:
-    """Return 0 or 1, the number of the first choice, inferred from pairs of a label and its number of choices."""
+    """Return 0 or 1, the number of the first choice in labels, given (label, number of choices) of each example."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 
 
 def choice_number(label: Any) -> str:
-    """Return the number of a choice, from 0, given its number or letter.
+    """Convert the letter of a choice to its number, counted from 0, as a string; return a number unchanged.
 
     >>> choice_number("B")
     '1'

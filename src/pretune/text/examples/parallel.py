@@ -18,10 +18,7 @@ LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 def read_parallel(
     files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
 ) -> LabeledRows:
-    """Read pairs of texts from one table or from two line-aligned .txt files.
-
-    `columns` names the table's `text` and `pair` columns; a table with exactly two columns needs none.
-    """
+    """Read pairs of texts from two line-aligned .txt files or from two columns of a table, which `columns` names."""
     inputs = [files] if isinstance(files, str | Path) else list(files)
     if not inputs:
         raise PretuneError(f"no parallel texts were given; pass {EXPECTED}")
@@ -41,10 +38,9 @@ def read_parallel_languages(
     languages: str = "",
     errors: Errors = "strict",
 ) -> LabeledRows:
-    """Read text pairs from any number of tables and pairs of .txt files; the labels are languages, such as "en fr".
+    """Read text pairs from tables and pairs of .txt files; the label of a pair is its two languages, such as "en fr".
 
-    The languages are the column names of a table or the last part of file names (news.en.txt, news.fr.txt), unless
-    `languages` ("en-fr") gives them.
+    The languages are taken from `languages` ("en-fr"), else from column names or file names (news.en.txt, news.fr.txt).
     """
     paths = [path for name in files for path in find_files(name)]
     if not paths:
@@ -65,7 +61,7 @@ def read_parallel_languages(
 
 
 def _languages_of(rows: LabeledRows) -> list[str]:
-    """Return the two languages of text pairs, from the names of their columns or files."""
+    """Return the two languages of text pairs, according to the names of their columns or files."""
     names = [rows.columns[role] for role in ("text", "pair")]
     if file_format(rows.file) == ".txt":
         names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]

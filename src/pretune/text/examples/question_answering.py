@@ -27,7 +27,7 @@ SQUAD = '{"data": [{"paragraphs": [{"context": "…", "qas": [{"question": "…"
 
 
 class AnswerSpan(NamedTuple):
-    """An answer: its text and its start in the passage."""
+    """An answer to a question: its text, and the index of its first character in the passage."""
 
     text: str
     start: int
@@ -52,7 +52,7 @@ class Questions(Examples):
         return len(self.questions)
 
     def duplicate_key(self, row: int) -> str:
-        """Return a key of a question and its passage, ignoring the answer, that is equal for duplicates."""
+        """Return a string that is equal for rows with the same question and passage, whatever their answers."""
         return f"{self.questions[row]}\0{self.passages[row]}".casefold()
 
     def inputs(self, row: int) -> dict[str, Any]:
@@ -80,17 +80,14 @@ class Questions(Examples):
 
 @dataclass
 class TokenPassages:
-    """The token ids of all questions, followed by those of all distinct passages."""
+    """The token ids of all questions, followed by those of all distinct passages, with character offsets."""
 
     rows: TokenRows  # one row per question, with its passage
     begins: Array  # (n,) start of each token in its passage, in characters; 0 in questions
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return the first and last token, (questions, 2), of each question's first answer, relative to its passage.
-
-        NO_ANSWER marks unanswerable questions, NO_TOKENS answers without tokens.
-        """
+        """Return the first and last token of each first answer within its passage, (questions, 2), or NO_ANSWER."""
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:
@@ -108,11 +105,10 @@ def read_questions(
     answers: bool = True,
     drop_invalid: bool = False,
 ) -> Questions:
-    """Read questions, passages and answers from a .json file in SQuAD's format or from a table.
+    """Read questions, passages and, with `answers`, their answers from a .json file in SQuAD's format or from a table.
 
     `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that do not occur
-    at their position in the passage raise an error, which lists them; with `drop_invalid`, questions with no other
-    answer are left out instead.
+    at their position in the passage raise an error; with `drop_invalid`, questions with no other answer are left out.
     """
     path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
     squad = file_suffix(path) == ".json"
@@ -153,7 +149,7 @@ def read_questions(
 
 
 def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
-    """Return an iterator over questions as rows with their line numbers; in SQuAD's files, with their index from 1."""
+    """Return an iterator over (line number, row) of a file of questions; SQuAD's questions are numbered from 1."""
     path = check_is_file(file)
     if file_suffix(path) == ".json":
         return enumerate(_squad(path), 1)
@@ -183,7 +179,7 @@ def _squad(path: Path) -> Iterator[Row]:
 
 
 def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
-    """Return role → field: the `requested` field, else the first usual name in the row; log it unless `quiet`."""
+    """Map the roles text, pair and label to fields of a row: as `requested`, else by name; log them unless `quiet`."""
     roles = {"text": QUESTIONS, "pair": PASSAGES} | ({"label": ANSWERS} if answers else {})
     usual = {role: next((name for name in names if name in row), names[0]) for role, names in roles.items()}
     names = {role: requested.get(role) or name for role, name in usual.items()}
@@ -208,7 +204,7 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
     """Return the answers of a row as (text, start or None); null or an empty list means an unanswerable question."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
-        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; unanswerable questions need []")
+        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; use [] for unanswerable questions")
     value = row[name]
     if value is None or value == "" or row.get("is_impossible"):
         return []

@@ -40,12 +40,12 @@ def read_span_pairs(
     labels: bool = True,
     drop_invalid: bool = False,
 ) -> LabeledRows:
-    """Read rows with one span in each of two texts, or two in one text; `extra["spans"]` has both spans of each row.
+    """Read rows with one marked span in each of two texts, or two in one text; the spans are in `extra["spans"]`.
 
     The columns of a span are its character offsets (`start1`, `end1`, `start2`, `end2`) or its words: `word` for both
-    spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one nearest
-    to the whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts raise an error,
-    which lists them; with `drop_invalid`, their rows are left out instead.
+    spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one
+    nearest to the whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts
+    raise an error, which lists them; with `drop_invalid`, their rows are left out instead.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_invalid=drop_invalid and labels)
     for which in (1, 2):
@@ -64,14 +64,14 @@ def read_span_pairs(
         problem = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
         drop_or_raise(problem, bad, drop_invalid if labels else None)
     if not spans:
-        raise PretuneError(f"{rows.file}: no row has both of its spans")
+        raise PretuneError(f"{rows.file}: no row has two spans that occur in its texts; correct the span columns")
     rows = rows.take(spans)
     rows.extra = {"spans": list(spans.values())}
     return rows
 
 
 def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
-    """Return the first or second span (`which` is 1 or 2) of a row; raise a ValueError that says what is wrong with it."""
+    """Return the character span `which` (1 or 2) of a row; raise a ValueError that says what is wrong with it."""
     text = rows.texts[row] if which == 1 or rows.pairs is None else rows.pairs[row]
     start, end, place = (_read_integer(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
     if start is not None and end is not None:
@@ -95,7 +95,7 @@ def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
 
 
 def find_words(words: str, text: str) -> list[CharacterSpan]:
-    """Return the spans of a phrase in a text, ignoring case and whitespace; if some are whole words, only these.
+    """Return the spans (start, end) of a phrase in a text, ignoring case; only those that are whole words if any are.
 
     >>> find_words("art", "Start with Art")
     [(11, 14)]
@@ -106,7 +106,7 @@ def find_words(words: str, text: str) -> list[CharacterSpan]:
 
 
 def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
-    """Return the integer in the column of a role, or None if the cell is empty or the role has no column."""
+    """Return the integer that a row has for a role, such as "start1"; None if the cell or the column does not exist."""
     cell = rows.extra.get(role, [None] * len(rows))[row]
     if cell is None or cell == "":
         return None
@@ -116,7 +116,7 @@ def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
 
 
 def mark_tokens(rows: LabeledRows, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
-    """Return a number per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both, 0 elsewhere.
+    """Return an integer per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both, 0 elsewhere.
 
     `starts` (rows, 1 or 2) has the first token of each text; `total` is the number of tokens of all texts.
     """
@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Return an arrangement with texts truncated around their spans; its column `span` is from `mark_tokens`."""
+    """Truncate sequences so that the marked spans of their texts are kept; add the array `span` (see `mark_tokens`)."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)

@@ -13,7 +13,7 @@ FEWEST = 50  # examples below which none are held out
 
 
 def split_examples(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int], list[int]]:
-    """Return row indices for training and validation, stratified by label; duplicate examples get into the same split.
+    """Return row indices for training and validation (a `share` of the rows), stratified; duplicates stay together.
 
     >>> from pretune.text.examples.labeled import LabeledRows
     >>> rows = LabeledRows("x.csv", {}, [f"text {i % 8}" for i in range(10)], labels=list("ab" * 5))
@@ -56,5 +56,5 @@ def warn_of_duplicates(train: Any, validation: Any) -> int:
     if leaked:
         lines = ", ".join(validation.location(row) for row in leaked[:3])
         share = f"{len(leaked)} of {len(validation)} examples of {validation.file}"
-        log_info(f"{share} are also in {train.file} ({lines} …), so scores are too high")
+        log_info(f"{share} are also in {train.file} ({lines} …), so validation scores will be too high")
     return len(leaked)

@@ -28,10 +28,9 @@ class TaggedSpan(NamedTuple):
 
 
 def parse_tags(tags: Sequence[str]) -> list[TaggedSpan]:
-    """Return the spans that tags of any scheme mark; invalid tags are read as conlleval reads them.
+    """Return the spans that the tags of a sentence mark, in any scheme; invalid tags are interpreted as by conlleval.
 
-    A span begins with B or S, where the type changes, and after O, E or S; it ends with E or S, and where the next one
-    begins.
+    A span begins at B or S, where the type changes, and after O, E or S; it ends at E or S, and where the next begins.
 
     >>> parse_tags(["O", "I-PER", "I-PER", "B-PER", "I-LOC"])
     [TaggedSpan(kind='PER', first=1, last=2), TaggedSpan(kind='PER', first=3, last=3), TaggedSpan(kind='LOC', first=4, last=4)]
@@ -54,7 +53,7 @@ def parse_tags(tags: Sequence[str]) -> list[TaggedSpan]:
 
 
 def write_tags(spans: Iterable[TaggedSpan], words: int, scheme: str) -> list[str]:
-    """Return the tags of `words` words that mark spans, which must be sorted and must not overlap, in a scheme.
+    """Return the tags of a sentence of `words` words, in a scheme such as BIO, for sorted spans that do not overlap.
 
     >>> write_tags([TaggedSpan("LOC", 1, 3), TaggedSpan("PER", 4, 4)], 6, "BIOES")
     ['O', 'B-LOC', 'I-LOC', 'E-LOC', 'S-PER', 'O']
@@ -83,7 +82,7 @@ def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """Return the tagging scheme of tagged sentences; if they violate every scheme, the one they violate less often.
+    """Return the tagging scheme of tagged sentences; if they violate all schemes, the one that they violate least.
 
     >>> detect_scheme([["I-PER", "O"]]), detect_scheme([["B-PER", "O"]]), detect_scheme([["NOUN"]])
     ('IOB1', 'BIO', 'plain')

@@ -45,7 +45,7 @@ class TaggedSentences(Examples):
         return [" ".join(words) for words in self.words]
 
     def duplicate_key(self, row: int) -> str:
-        """Return a key of a sentence, ignoring its tags, that is equal for duplicates."""
+        """Return a string that is equal for sentences with the same words (and predicate), whatever their tags."""
         predicate = "" if self.predicates is None else f"\0{self.predicates[row]}"
         return f"{' '.join(self.words[row])}{predicate}".casefold()
 
@@ -55,10 +55,7 @@ class TaggedSentences(Examples):
         return {"text": " ".join(self.words[row]), **predicate}
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenWords:
-        """Return the token ids of the sentences, tokenized as texts; a token belongs to the word in which it begins.
-
-        Predicates are surrounded by two separators.
-        """
+        """Tokenize sentences, and assign tokens to words; each predicate is surrounded by two separator tokens."""
         counts = np.array([len(words) for words in self.words], dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         ids, lengths, offsets = tokenizer.encode_with_offsets(self.texts)
@@ -102,11 +99,10 @@ class TokenWords:
     predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Cut sentences into windows; return each one's sentence, start and length, and how many sentences cut a word.
+        """Cut sentences into windows; return their sentence, start and length, and how many sentences have a cut word.
 
-        Windows end between words and have at most `max_lengths` (sentences,) tokens; only a word longer than a window
-        is cut. Consecutive windows of a sentence overlap by about `overlap` tokens. Sentences without tokens have no
-        window.
+        A window ends between words and has at most `max_lengths` (sentences,) tokens; only a longer word is cut.
+        Consecutive windows overlap by about `overlap` tokens. Sentences without tokens have no window.
         """
         lengths = self.rows.lengths[:, 0]
         fits = np.flatnonzero((lengths > 0) & (lengths <= max_lengths))
@@ -123,17 +119,17 @@ class TokenWords:
         return table[:, 0], table[:, 1], table[:, 2], cut
 
 
-def _windows(edges: Array, room: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yield start and length of windows of at most `room` tokens that begin at word starts, which `edges` lists."""
+def _windows(edges: Array, max_length: int, overlap: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, length) of overlapping windows, up to `max_length` tokens, between word boundaries (`edges`)."""
     first, count = 0, len(edges) - 1
     while True:
-        stop = int(np.searchsorted(edges, edges[first] + room, side="right")) - 1
+        stop = int(np.searchsorted(edges, edges[first] + max_length, side="right")) - 1
         stop = max(stop, first + 1)
-        yield int(edges[first]), min(int(edges[stop] - edges[first]), room)
+        yield int(edges[first]), min(int(edges[stop] - edges[first]), max_length)
         if stop == count:
             return
         # Step back by the overlap, but not so far that the next unit does not fit.
-        back = max(int(edges[stop]) - overlap, int(edges[stop + 1]) - room)
+        back = max(int(edges[stop]) - overlap, int(edges[stop + 1]) - max_length)
         first = min(stop, max(first + 1, int(np.searchsorted(edges, back))))
 
 
@@ -145,10 +141,10 @@ def read_tagged(
     predicate: str | None = None,
     errors: Errors = "strict",
 ) -> TaggedSentences:
-    """Read sentences of tagged words.
+    """Read sentences of tagged words from a CoNLL, CoNLL-U, .jsonl or .parquet file.
 
-    `columns` names the columns for `text` (words) and `label` (tags): by number for CoNLL files (by default the first and
-    the last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a column
+    `columns` names the columns for `text` (words) and `label` (tags): by number for CoNLL (by default the first and the
+    last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a column
     with the index of the predicate, or with a mark next to the predicate.
     """
     chunk = isinstance(file, TableChunk)
@@ -185,23 +181,19 @@ def read_tagged(
 
 
 def tagged_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Yield sentences as table rows, each with its first line number; rows of CoNLL files have one list per column.
-
-    The columns of CoNLL files are named 1, 2, 3, …, those of CoNLL-U id, form, lemma, …
-    """
+    """Yield (first line number, row) of tagged sentences; rows of CoNLL files have one list per column (1, 2, 3, …)."""
     path = check_is_file(file)
     return read_rows(path, errors) if file_format(path) in NESTED_FORMATS else _conll_rows(path, errors)
 
 
 def _is_conll(row: Row) -> bool:
-    """Return whether a row comes from a CoNLL file."""
     return "1" in row or tuple(row) == CONLLU
 
 
 def _find_columns(
     path: Path, row: Row, requested: Mapping[str, str], tags: bool, predicate: str | None, quiet: bool
 ) -> dict[str, str]:
-    """Return role → column: the `requested` one, else the usual one for the file format; log inferred columns."""
+    """Map roles (text, label, predicate) to columns: as `requested`, else the usual ones of the file format."""
     usual = {"text": next((name for name in WORDS if name in row), WORDS[0])}
     if tags:
         usual["label"] = str(len(row)) if "1" in row else next((name for name in TAGS if name in row), TAGS[0])
@@ -225,7 +217,7 @@ def _find_columns(
 
 
 def _list(row: Row, name: str, place: str) -> list[str]:
-    """Return the words or tags in a field of a row, which is a list, or a text that is split at spaces."""
+    """Return the words or tags in a field of a row, which is a list, or a string that is split at spaces."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
         raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {suggest(name, row)}")
@@ -240,7 +232,7 @@ def _list(row: Row, name: str, place: str) -> list[str]:
 
 
 def _predicate(row: Row, name: str, words: int, place: str) -> int:
-    """Return the index of the predicate in a sentence of `words` words: that of the marked word, or the number in the field."""
+    """Return the index of the predicate of a sentence, from a field with that index or with a mark at one word."""
     value = row.get(name)
     if isinstance(value, list):
         marked = [number for number, mark in enumerate(value) if mark not in NO_PREDICATE]
@@ -278,13 +270,13 @@ def _conll_rows(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
 
 
 def _cells(line: str, universal: bool) -> list[str]:
-    """Split a line of a CoNLL file at spaces and tabs (only at tabs in CoNLL-U); other whitespace may be part of words."""
+    """Split a line of a CoNLL file at spaces and tabs (CoNLL-U only at tabs); other whitespace may be part of words."""
     line = line.strip(" \t")
     return [] if not line else line.split("\t") if universal and "\t" in line else re.split(r"[ \t]+", line)
 
 
 def _width(path: Path, errors: Errors) -> int:
-    """Return the number of columns of a CoNLL file, from the first line that is certainly not a comment."""
+    """Return the number of columns of a CoNLL file, according to its first line that is certainly not a comment."""
     doubtful = 0
     for _, line in read_lines(path, errors):
         cells = _cells(line, False)
@@ -296,5 +288,5 @@ def _width(path: Path, errors: Errors) -> int:
 
 
 def _is_comment(cells: list[str], width: int) -> bool:
-    """Return whether a line that begins with # is a comment, such as `# text = …`, and not the word #."""
+    """Return whether a line of a CoNLL file that begins with # is a comment, and not a row of `width` columns."""
     return len(cells) != width or cells[2:3] == ["="]

@@ -29,7 +29,7 @@ TRIPLES = (("question", "context", "answer"), ("question", "context", "answers")
 def read_text_to_text(
     file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True, drop_invalid: bool = False
 ) -> LabeledRows:
-    """Read pairs of source and target texts; targets are the labels. Columns not in `columns` are inferred by name."""
+    """Read source texts and, if `answered`, target texts as labels; columns not given are inferred by name."""
     path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
     names = list(file.first) if isinstance(file, TableChunk) else column_names(path)
     requested = {role: name for role, name in columns.items() if name}
@@ -40,7 +40,7 @@ def read_text_to_text(
 
 
 def guess_source_target(names: Sequence[str], answered: bool = True) -> dict[str, str]:
-    """Return the source column as `text` and the target as `label`, by usual names or as the only two columns; else {}.
+    """Return the source column as `text` and, if `answered`, the target as `label`; {} if the names are not usual ones.
 
     >>> guess_source_target(["id", "Article", "Highlights"])
     {'text': 'Article', 'label': 'Highlights'}

@@ -53,7 +53,7 @@ def check_classes(rows: LabeledRows) -> None:
     if single:
         verb, names = "have" if len(single) > 1 else "has", list_first(map(repr, single))
         problem = f"{len(single)} of {len(counts)} classes {verb} a single row ({names})"
-        log_info(f"{rows.file}: {problem}, too few for training and validation")
+        log_info(f"{rows.file}: {problem}, which cannot be in both training and validation")
 
 
 def is_number(label: str) -> bool:

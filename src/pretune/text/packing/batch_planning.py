@@ -76,7 +76,7 @@ def plan_packs(
         what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
         size = f"{tokens} tokens" if sizes[largest] <= limit else f"{tokens} tokens in {limit} sequences"
         what += f" with {totals[largest]} tokens"
-        raise PretuneError(f"{what} does not fit into a pack of {size}; enlarge the packs")
+        raise PretuneError(f"{what} does not fit into a pack of {size}; choose larger batches")
     order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
     # Running totals of tokens and of sequences.
     ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))
@@ -97,7 +97,7 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """The spans of text that all streams (contiguous texts, one per batch row) have at one time step."""
+    """The spans of tokens that all text streams (one per batch row) have at one time step."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)
@@ -124,11 +124,11 @@ class TextStreams:
 
     @property
     def shortest(self) -> int:
-        """Return the smallest number of tokens that a window can have."""
+        """Return the smallest number of tokens that a window of the text streams can have."""
         return int(self.bounds[-1]) // self.num_streams // max(1, len(self))
 
     def batch(self, index: int) -> StreamWindow:
-        """Return the windows of all streams at the time step `index`."""
+        """Return the windows (spans of tokens) of all streams at the time step `index`."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         spans = []
@@ -147,7 +147,7 @@ class TextStreams:
 
 
 def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Build streams of text from shuffled documents, which begin at the tokens `starts` and have `lengths` tokens."""
+    """Build text streams from documents in random order, given the first token and the length of each document."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     bounds = np.concatenate([[0], np.cumsum(lengths[order])])

@@ -12,15 +12,13 @@ from pretune.text.store.store import Store
 def cut_documents(
     store: Store, documents: Array, length: int, draws: EpochRandom, short: float = 0.0, from_both_ends: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Cut documents into spans of whole sentences, at most `length` tokens each; return their starts, lengths and documents.
+    """Cut documents into spans of whole sentences, at most `length` tokens; return their starts, lengths and documents.
 
     In every epoch except the first, each document begins with a shorter span of random length, so that the cuts differ
     between epochs. Sentences longer than `length` are split. A share `short` of the documents is cut into shorter
-    spans, of at least two sentences that fit into a random length.
-
-    A sentence that does not fit into a span begins the next one, so first sentences of spans are longer on average.
-    `from_both_ends` cuts a random half of the documents, different in each epoch, starting from the end: then first and
-    last sentences are equally long on average, and lengths reveal nothing about the order of sentences.
+    spans, of at least two sentences that fit into a random length. A sentence that does not fit into a span begins the
+    next one, so first sentences are longer on average: `from_both_ends` cuts a random half of the documents from the
+    end, so that lengths reveal nothing about the order of sentences.
     """
     units, first_unit = _units(store, documents, length)  # bounds of split sentences; first of each document
     sizes = np.diff(first_unit)
@@ -62,7 +60,7 @@ def cut_documents(
 
 
 def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
-    """Return token bounds, (u, 2), of sentences, split to at most `length` tokens, and the offsets of documents."""
+    """Return the token bounds, (n, 2), of sentences, cut to `length` tokens, and each document's first sentence."""
     sentence, document = store.sentence_offsets, store.document_offsets
     counts = document[documents + 1] - document[documents]
     ends = np.cumsum(counts)

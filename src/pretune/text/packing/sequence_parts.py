@@ -19,9 +19,8 @@ Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are th
 def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
     """Return tokenized sequences, one per row: the parts of the row (texts or token ids), concatenated in a frame.
 
-    `frame` lists the roles of the special tokens, with "A" in place of the parts, such as ("start", "A", "end").
-
-    Rows longer than `length` are truncated: the longest texts lose tokens at their end; the fixed tokens stay.
+    `frame` lists the roles of the special tokens, with "A" in place of the parts, such as ("start", "A", "end"). Rows
+    longer than `length` are truncated: the longest texts lose tokens at their end; the fixed tokens stay.
     """
     place = frame.index("A")
     template = Template(single=frame[: place + 1], pair=("B",), segments=False, last=frame[place + 1 :])

@@ -39,7 +39,7 @@ class TokenSource(Protocol):
 
 
 class LazyColumns(dict[str, Array]):
-    """A dictionary of per-token arrays by name; the functions in `late` compute some of them on first access."""
+    """A dictionary of per-token arrays by name; functions in `late` compute some of them on first access."""
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
         super().__init__(ready)
@@ -83,7 +83,7 @@ class Sequences:
 
 @dataclass
 class Arrangement:
-    """The sequences of an epoch, each with one or more texts, which are spans of a token source."""
+    """The sequences of an epoch, each made of one or more texts, which are spans of a source of token ids."""
 
     source: TokenSource
     tokenizer: Tokenizer
@@ -107,7 +107,7 @@ class Arrangement:
         return np.asarray(total)
 
     def choose(self, chosen: Array) -> Arrangement:
-        """Return the arrangement restricted to the sequences at the indices `chosen`, which may repeat."""
+        """Return an arrangement of only the sequences at the indices `chosen`, which may repeat."""
         labels, columns = ({name: x[chosen] for name, x in table.items()} for table in (self.labels, self.columns))
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
@@ -200,7 +200,7 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed tensor shapes of packs, given the maximum targets per loss; None if shapes are not fixed."""
+        """Return the fixed tensor shapes of packs, given the maximum number of targets per loss; None if not fixed."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
@@ -224,7 +224,7 @@ class PlannedEpoch:
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, shuffle: bool = True) -> PlannedEpoch:
-    """Assign an epoch's sequences to shuffled packs (batches without padding); those of one `group` share a pack."""
+    """Assign the sequences of an epoch to packs (batches without padding), in random order if `shuffle` is True."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
@@ -232,7 +232,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, s
 def plan_lengths(
     lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
 ) -> PackPlan:
-    """Assign sequences of given lengths to shuffled packs (batches); equal numbers in `groups` share a pack."""
+    """Assign sequences of given lengths to packs (batches without padding); those of one group stay together."""
     return plan_packs(
         lengths,
         tokens=packing.tokens,
@@ -253,13 +253,13 @@ MODEL_COLUMNS = (
 
 
 def add_global_starts(sequences: Sequences) -> Sequences:
-    """Add the array `global`, a mask of first tokens, which get global attention; return the sequences."""
+    """Add the mask `global` of first tokens, which get global attention, to sequences, and return them."""
     sequences.columns["global"] = sequences.index_in_sequence == 0
     return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Build the Batch of tensors that a model takes from sequences; with a `capacity`, it is padded to fixed shapes."""
+    """Convert sequences to the Batch of tensors that a model takes, padded to fixed shapes if `capacity` is given."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

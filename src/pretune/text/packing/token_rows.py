@@ -42,7 +42,7 @@ class TokenRows:
 
     @classmethod
     def make(cls, rows: TextRows, tokenizer: Tokenizer) -> TokenRows:
-        """Tokenize the texts of rows, and the second texts if there are any."""
+        """Tokenize the texts of rows, and their second texts if there are any."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
         tokenizers = (tokenizer, tokenizer.target)
         encoded = [side.encode_many(column) for side, column in zip(tokenizers, texts, strict=False)]
@@ -56,10 +56,7 @@ class TokenRows:
         return made
 
     def keep_unknown_characters(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
-        """Store the character ids of out-of-vocabulary words; `starts` has the first token of each text.
-
-        This is done only for tokenizers of models that read characters (ELMo).
-        """
+        """Store the character ids of out-of-vocabulary words (for ELMo); `starts` are the first tokens of the texts."""
         if not tokenizer.characters:
             return
         self.unknown = np.flatnonzero(self.ids == tokenizer.role("unknown"))
@@ -88,7 +85,7 @@ class TokenRows:
 def arrange_rows(
     rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
 ) -> Arrangement:
-    """Tokenize rows into one sequence each, with the special tokens of `template`, truncated to `length` tokens.
+    """Arrange tokenized rows as one sequence each, with the special tokens of `template`, at most `length` tokens long.
 
     Pairs are truncated as in `transformers` ("longest_first"), so that an exported model gets the same tokens there.
     """

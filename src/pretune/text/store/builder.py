@@ -54,7 +54,7 @@ PartBuilder = Callable[[bytes], dict[str, Array]]  # builds a part of a shard fr
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """The settings that, with the files and the tokenizer, determine the content of a token store."""
+    """The settings that, together with the files and the tokenizer, determine the content of a token store."""
 
     language: str = "en"  # of the sentence splitter; "lines": one sentence per line
     split_by: SplitBy = "auto"
@@ -78,8 +78,7 @@ def build_store(
 ) -> Store:
     """Tokenize files into a store at `out`; return the existing store if it was built from the same input.
 
-    `executor` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
-    cluster.
+    `executor` is "local", with `processes` worker processes, or "ray", with at most `processes` cluster jobs at a time.
     """
     identity = {
         "tokenizer": tokenizer.digest,
@@ -127,12 +126,12 @@ def build_store(
             path.unlink()  # a shard of an earlier run with other input
         write_checksummed_json(folder / MANIFEST, manifest)
     except KeyboardInterrupt:
-        log_info(f"interrupted; finished shards are kept in {folder}: run the same command again to continue")
+        log_info(f"interrupted; finished shards are kept in {folder}; run the same command again to continue")
         raise
     except BaseException:
         if resumed or any(folder.glob("*.safetensors")):
             advice = "run the same command again to continue, or delete the folder"
-            log_info(f"finished shards are kept in {folder}: {advice}")
+            log_info(f"finished shards are kept in {folder}; {advice}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -165,7 +164,7 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """Build the missing shards for a group of files (unit) in a cluster job; return manifest entries of all shards."""
+    """Build the missing shards of a numbered group of files; return the manifest entries of all of its shards."""
     for path in (folder, *files):
         check_visible(Path(path))
     unit = number, [Path(file) for file in files]
@@ -180,7 +179,7 @@ def _build_all(
     processes: int,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build the missing shards for groups of files (units) in parallel; return the manifest entries of all shards."""
+    """Build the missing shards of groups of files (units) in parallel; return the manifest entries of all shards."""
     build_digest = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = ByteMeter()
     entries: list[dict[str, Any]] = []
@@ -235,10 +234,7 @@ def _build_all(
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Yield each shard's file name, the serialized texts of its parts, and a mask of the documents that begin a file.
-
-    How files are divided into shards depends only on the files and the settings.
-    """
+    """Yield each shard's file name, the serialized texts of its parts, and a mask of documents that begin a file."""
     for unit, group in units:
         last: Path | None = None
         documents = read_documents(
@@ -262,13 +258,11 @@ def _cut(
 
 
 def _pack(documents: Sequence[Document]) -> bytes:
-    """Serialize the texts and annotated spans of documents for a worker."""
     spans = [(number, *span) for number, document in enumerate(documents) for span in document.spans]
     return pack_texts([document.text for document in documents], np.array(spans, dtype=np.int64).reshape(-1, 3))
 
 
 def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
-    """Yield consecutive files in groups of at least UNIT_BYTES on disk."""
     return _group(files, lambda file: file.stat().st_size, UNIT_BYTES)
 
 
@@ -277,7 +271,7 @@ def _text_size(document: Document) -> int:
 
 
 def _group(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
-    """Yield consecutive items in groups whose sizes add up to at least `least`, except for the last group."""
+    """Yield consecutive items in groups whose sizes, by the function `size`, add up to at least `least`."""
     group: list[Item] = []
     total = 0
     for item in items:

@@ -28,7 +28,7 @@ class NgramCounts:
     facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Count n-grams, given fingerprints (`keys`) and positions (`facts`); drop the rarer half beyond the limit."""
+        """Count n-grams, given their fingerprints (`keys`) and their positions, lengths and words (`facts`)."""
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
@@ -40,7 +40,7 @@ class NgramCounts:
             self.keys, self.times, self.facts = self.keys[kept], self.times[kept], self.facts[kept]
 
     def counts_of(self, keys: Array) -> Array:
-        """Return the count of each n-gram, (m,), given its fingerprint; 0 for unknown ones."""
+        """Return the counts of n-grams, (m,), given their fingerprints; 0 for n-grams that were not counted."""
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[place] == keys, self.times[place], 0)
 

@@ -31,7 +31,7 @@ NO_SPANS = np.empty((0, 3), dtype=np.int64)
 
 
 def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans: Array = NO_SPANS) -> dict[str, Array]:
-    """Tokenize texts; return token ids, word starts, sentence lengths, and the number of sentences and bytes of each text.
+    """Tokenize texts; return arrays of token ids, word starts, sentence lengths, and sentences and bytes per text.
 
     The ids of a sentence include the whitespace before it, as in running text for tokenizers that keep spaces. `spans`
     (k, 3) lists the text index, start and end, sorted by text, of spans that count as one word within a sentence.
@@ -67,7 +67,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
 
 
 def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Concatenate parts, as `build_part` returns them, to the arrays of a shard (see pretune.text.store.store)."""
+    """Join arrays of parts of a shard, as `build_part` returns them, into the arrays of the whole shard."""
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole["words"] = np.packbits(whole["words"], bitorder="little")
     for name in ("sentences", "documents"):
@@ -113,13 +113,13 @@ def unpack_texts(content: bytes) -> tuple[list[str], Array]:
 
 
 def build_packed_part(packed_texts: bytes, tokenizer: Tokenizer, language: str) -> dict[str, Array]:
-    """Tokenize texts that `pack_texts` serialized, and return the arrays of `build_part`."""
+    """Tokenize texts that were serialized by `pack_texts`; return the arrays of `build_part`."""
     texts, spans = unpack_texts(packed_texts)
     return build_part(texts, tokenizer, language, spans)
 
 
 class ShardWorker:
-    """A worker process that tokenizes texts into parts of shards of a token store."""
+    """A worker process that tokenizes texts into the arrays of a token store."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         source = str(Path(__file__).parents[2])
@@ -140,7 +140,7 @@ class ShardWorker:
         self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
-        """Tokenize texts that `pack_texts` serialized in the worker process, and return the arrays of `build_part`."""
+        """Tokenize texts, serialized by `pack_texts`, in the worker process; return the arrays of `build_part`."""
         self._send(packed_texts)
         if (part := _read_frame(self.back)) is None:
             raise self._ended()
@@ -184,7 +184,7 @@ def _write_frame(stream: IO[bytes], content: bytes) -> None:
 
 
 def _read_frame(stream: IO[bytes]) -> bytes | None:
-    """Return the next message of a stream, which starts with its size; None if the stream ends before its end."""
+    """Return the next message of a stream, which starts with its size; None if the stream ends before the message."""
     header = stream.read(8)
     if len(header) < 8:
         return None

@@ -91,7 +91,7 @@ class Store:
     """
 
     def __init__(self, folder: str | Path, verify: bool | None = None) -> None:
-        """Open a store; checksums are verified if `verify` is set, by default for stores of at most 8 GB."""
+        """Open a token store; if `verify` is set (by default up to 8 GB), compare its files with their checksums."""
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.shards = self.manifest["shards"]
@@ -135,25 +135,25 @@ class Store:
 
     @cached_property
     def sentence_offsets(self) -> Array:
-        """Return the first token of each sentence, counted over all shards, as int64 of shape (sentences + 1,)."""
+        """Return the index of the first token of each sentence in the store, int64 of shape (sentences + 1,)."""
         parts = [m["sentences"][:-1].astype(np.int64) + start for m, start in self._with_start(self._token_bounds)]
         return _check_offsets(np.concatenate([*parts, [self.tokens]]), f"{self.folder}: sentences")
 
     @cached_property
     def document_offsets(self) -> Array:
-        """Return the first sentence of each document, counted over all shards, as int64 of shape (documents + 1,)."""
+        """Return the index of the first sentence of each document in the store, int64 of shape (documents + 1,)."""
         bounds = _running_totals([shard["sentences"] for shard in self.shards])
         parts = [m["documents"][:-1].astype(np.int64) + start for m, start in self._with_start(bounds)]
         return _check_offsets(np.concatenate([*parts, [self.sentences]]), f"{self.folder}: documents")
 
     @cached_property
     def document_bytes(self) -> Array:
-        """Return the UTF-8 bytes of each document, as int64 of shape (documents,)."""
+        """Return the number of UTF-8 bytes of each document, int64 of shape (documents,)."""
         return np.concatenate([m["bytes"].astype(np.int64) for m in self._maps])
 
     @cached_property
     def document_files(self) -> Array:
-        """Return the index of each document's file, counted over all joined stores, as int64 of shape (documents,)."""
+        """Return the index of the file that each document comes from, int64 of shape (documents,)."""
         return np.cumsum(np.concatenate([m["files"] for m in self._maps]), dtype=np.int64) - 1
 
     @property
@@ -176,10 +176,7 @@ class Store:
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return the store with more documents: each sentence with one of the given indices begins a document.
-
-        The bytes of a divided document are distributed over its parts in proportion to their tokens.
-        """
+        """Return the token store with documents also split before the sentences at the given indices."""
         old = self.document_offsets
         offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
         owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)
@@ -210,11 +207,11 @@ class Store:
         return self.gather(np.array([start]), np.array([end - start]))
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Return the token ids of spans, concatenated, (sum of lengths,)."""
+        """Return the token ids of spans, concatenated, given the first token and the length of each span."""
         return self._gather("tokens", starts, lengths)
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return masks of the tokens that begin a word, concatenated over spans, (sum of lengths,)."""
+        """Return masks of the tokens that begin a word, concatenated over spans with the given starts and lengths."""
         return self._gather("words", starts, lengths)
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
@@ -291,9 +288,8 @@ def _running_totals(counts: list[int]) -> Array:
 
 
 def _check_offsets(offsets: Array, what: str) -> Array:
-    """Return `offsets` if they start at 0 and never decrease; otherwise raise an error that names them as `what`."""
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise PretuneError(f"{what} are not in increasing order; the store is damaged: prepare it again")
+        raise PretuneError(f"{what} are not in increasing order; the store is damaged, so prepare it again")
     return offsets
 
 
@@ -329,7 +325,7 @@ def partial_folder(folder: Path) -> Path:
 
 
 def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
-    """Raise an error if a shard file is missing, or if its size (or checksum, if `whole`) differs from the manifest."""
+    """Raise an error if a shard file is missing or does not have the size (if `whole`, the checksum) in its `entry`."""
     again = "restore it, or prepare the store again"
     if not path.is_file():
         raise PretuneError(f"{path}: the shard is missing; {again}")
@@ -348,7 +344,7 @@ def map_shard(path: Path) -> dict[str, Array]:
     for name, entry in validate_schema(header, dict[str, ArrayEntry], str(path)).items():
         kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not begin <= end <= room or end - begin != rows * kind.itemsize:
-            raise PretuneError(f"{path}: the array {name} is outside the file; the shard is damaged: prepare it again")
+            raise PretuneError(f"{path}: the array {name} is outside the file; prepare the store again")
         arrays[name] = np.zeros(0, dtype=kind)
         if rows:  # an empty array cannot be mapped
             arrays[name] = np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))

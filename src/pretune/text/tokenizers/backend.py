@@ -26,7 +26,7 @@ Content = dict[str, Any]
 
 @contextmanager
 def library_errors(where: str | Path, problem: str) -> Iterator[None]:
-    """Convert exceptions and panics of the `tokenizers` library in the block to PretuneErrors.
+    """Convert exceptions and panics of the `tokenizers` library inside a `with` block to PretuneErrors.
 
     >>> with library_errors("vocab.json", "not a vocabulary"):
     ...     raise TypeError("ids must not be negative")
@@ -102,7 +102,7 @@ def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
 
 
 def _normalizers(content: Any) -> Iterator[Content]:
-    """Yield a normalizer of a tokenizer.json and, if it is a sequence of normalizers, those inside."""
+    """Yield a normalizer of a tokenizer.json and, recursively, the normalizers inside if it is a sequence."""
     if isinstance(content, dict):
         yield content
         for inner in content.get("normalizers") or ():

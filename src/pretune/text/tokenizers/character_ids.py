@@ -53,6 +53,5 @@ def encode_vocabulary_characters(
 
 
 def _pad_word(symbols: list[int], length: int) -> list[int]:
-    """Return the symbols of a word between the begin and end symbols, truncated or padded to `length`."""
     word = [WORD_BEGINS, *symbols[: length - 2], WORD_ENDS]
     return word + [FILLER] * (length - len(word))

@@ -25,7 +25,7 @@ class PhraseMatcher:
 
     @classmethod
     def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> PhraseMatcher:
-        """Build the set of phrases from texts, ignoring texts of a single word."""
+        """Build a phrase matcher from texts, ignoring texts of a single word."""
         # At the beginning of a text and after a space: some tokenizers keep the space in the token.
         ids, lengths = tokenizer.encode_many([form for text in texts for form in (text, f" {text}")])
         ends = np.cumsum(lengths)
@@ -44,9 +44,8 @@ class PhraseMatcher:
     def find(self, ids: Array, first: Array, sizes: Array, gaps: Array) -> Array:
         """Return the number of words of the phrase that begins at each word of a token sequence, (k,); 1 for no phrase.
 
-        Words begin at the tokens `first` and have `sizes` tokens; `gaps` is True where a word does not directly follow the
-        one before it. The phrases do not overlap: among phrases that begin at the same word the longest is chosen, among
-        overlapping ones the first.
+        Words begin at the tokens `first` and have `sizes` tokens; `gaps` is True where a word does not directly follow
+        the one before it. Of overlapping phrases the first is chosen, and at each word the longest.
         """
         counts = np.ones(len(first), dtype=np.int64)
         keys = key = word_fingerprints(ids, first, sizes)
@@ -77,7 +76,7 @@ def word_fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
 
 
 def phrase_fingerprints(keys: list[Array]) -> Array:
-    """Return the fingerprints, (k,), of phrases, given the fingerprints of their first, second, … words."""
+    """Return the fingerprints of phrases, (k,), given a list of the fingerprints of their first, second, … words."""
     key = keys[0]
     for following in keys[1:]:
         key = random_bits(0, "phrase", key) ^ following
@@ -94,10 +93,10 @@ def check_phrase_file(path: str | Path) -> None:
 
 @lru_cache(maxsize=4)
 def load_phrases(path: str, tokenizer: Tokenizer) -> PhraseMatcher:
-    """Load the phrases of a file with one phrase per line, as token ids of a tokenizer."""
+    """Load a file with one phrase per line, and return a matcher that finds these phrases in token ids."""
     check_phrase_file(path)
     texts = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
     phrases = PhraseMatcher.make(texts, tokenizer)
     if not phrases.known:
-        raise PretuneError(f"{path}: none of the {len(texts)} lines is a phrase of two or more words")
+        raise PretuneError(f"{path}: none of the {len(texts)} lines is a phrase of two or more words; add such phrases")
     return phrases

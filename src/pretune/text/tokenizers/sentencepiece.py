@@ -56,7 +56,7 @@ Piece = tuple[str, float, int]  # text, score, type
 
 @dataclass
 class SentencePieceModel:
-    """The contents of a .model file: pieces with scores and types, and the text normalization."""
+    """The contents of a SentencePiece .model file: pieces with scores and types, and the text normalization."""
 
     pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
@@ -69,12 +69,12 @@ class SentencePieceModel:
     escape_spaces: bool = True
 
     def pieces_of_type(self, *types: int) -> list[str]:
-        """Return the texts of the pieces of the given types."""
+        """Return the texts of the vocabulary pieces of the given types."""
         return [piece for piece, _, kind in self.pieces if kind in types]
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Parse a .model file; raise an error for any unsupported setting that would change ids."""
+    """Parse a SentencePiece .model file; raise an error for any unsupported setting that would change token ids."""
     try:
         return _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
@@ -120,7 +120,7 @@ def _piece(data: bytes) -> Piece:
 
 
 def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless: Mapping[int, str], name: str) -> None:
-    """Set attributes of a model from the given fields of a protocol buffer message; `harmless` fields are ignored."""
+    """Set attributes of a model from protocol buffer `fields` (number → attribute); `harmless` fields are ignored."""
     for number, value in _fields(data):
         attribute, kind = fields.get(number, ("", int))
         if attribute and isinstance(value, bytes if kind in (str, bytes) else int):
@@ -130,9 +130,8 @@ def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless:
 
 
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
-    """Raise an error if a protocol buffer field is not one of the `harmless` ones, which do not affect ids."""
     if number not in harmless:
-        raise PretuneError(f"unknown field {number} in {where}, which may change how text is tokenized")
+        raise PretuneError(f"unknown field {number} in {where}, which may change token ids; use another model")
 
 
 def _fields(data: bytes) -> Iterator[Field]:
@@ -172,7 +171,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 def build_sentencepiece_backend(
     model: SentencePieceModel, path: Path, before: Sequence[normalizers.Normalizer] = ()
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the `tokenizers` library that tokenizes text exactly as the SentencePiece model does.
+    """Build a tokenizer of the `tokenizers` library that tokenizes text exactly as a SentencePiece model does.
 
     `path` is the model's file, for error messages; `before` are normalizers that a published tokenizer applies first.
     """
@@ -256,7 +255,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Return pre-tokenizers that split text where no piece can cross: the ids stay the same, and encoding is faster."""
+    """Return pre-tokenizers that split text at positions that no piece crosses: ids stay the same, but it is faster."""
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]

@@ -32,7 +32,7 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply compiled normalization rules; `name` is the name of the rules, such as "nmt_nfkc"."""
+    """Return normalizers that apply SentencePiece's compiled rules `charsmap`; `name` is such as "nmt_nfkc"."""
     if not charsmap:
         return []
     check_compiled_rules(charsmap)
@@ -47,7 +47,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether compiled rules replace sequences of characters; raise an error if they do not agree with NFC."""
+    """Return whether compiled normalization rules compose characters; raise an error if they contradict NFC."""
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
@@ -64,10 +64,10 @@ def _composes(charsmap: bytes) -> bool:
 
 
 def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
-    """Return compiled normalization rules as a dictionary from character sequences to replacements.
+    """Return SentencePiece's compiled normalization rules as a dictionary from character sequences to replacements.
 
-    The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and
-    the table of null-terminated replacements.
+    The bytes are the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and the
+    table of null-terminated replacements.
     """
     (size,) = struct.unpack("<I", charsmap[:4])
     units, table = np.frombuffer(charsmap[4 : 4 + size], "<u4"), charsmap[4 + size :]
@@ -93,7 +93,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression that matches before each mark that SentencePiece composes with preceding characters."""
+    """Return a regular expression for positions before a mark that SentencePiece composes with preceding characters."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed

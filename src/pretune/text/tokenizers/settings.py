@@ -121,7 +121,7 @@ class TokenizerSettings:
     language: str = ""  # the language of texts, for models whose template names it (mBART)
 
     def with_defaults(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return the tokenizer's settings, with the defaults of its class `kind` for those that the files lack."""
+        """Return the settings in the tokenizer's files, with the defaults of its class `kind` for missing ones."""
         return {key: self.explicit.get(key, default) for key, default in kind.settings.items()}
 
 
@@ -146,8 +146,8 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
             is_special = content in special
             content = check_text(content, f"{folder / ADDED}: a token")
             added[identity] = AddedToken(content, special=is_special, normalized=not is_special)
-    _check_keys(folder / CONFIG, config, ignored=full and generic)
-    _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_optional_json(folder / SPECIALS_MAP)), ignored=False)
+    _check_keys(folder / CONFIG, config, allow_unknown=full and generic)
+    _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_optional_json(folder / SPECIALS_MAP)), allow_unknown=False)
     return TokenizerSettings(
         folder,
         kind,
@@ -179,16 +179,13 @@ def _read_typed(path: Path) -> dict[str, Any]:
 
 
 def _find_class(
-    folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], full: bool
+    folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], has_tokenizer_json: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return the class of a folder's tokenizer, whether a file names it, and whether it is a class without settings.
-
-    `full` is whether the folder has a tokenizer.json.
-    """
+    """Return the class of a tokenizer, whether a file names it, and whether it is a generic class without settings."""
     name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
     name = GENERIC_CLASS if name == "PreTrainedTokenizer" else name
     model_type = model.get("model_type")
-    if full and model_type in MISNAMED:
+    if has_tokenizer_json and model_type in MISNAMED:
         return None, True, True
     if not name:
         return OF_MODEL.get(str(model_type)), False, False
@@ -196,8 +193,8 @@ def _find_class(
         return CLASSES[name], True, False
     if name in GENERIC:
         return None, False, True
-    if name in PROGRAMS or not full:
-        problem = f"tokenizer_class {name} is not supported{'' if full else ' without a tokenizer.json'}"
+    if name in PROGRAMS or not has_tokenizer_json:
+        problem = f"tokenizer_class {name} is not supported{'' if has_tokenizer_json else ' without a tokenizer.json'}"
         advice = f"convert it to a tokenizer.json with {GENERIC_CLASS}; supported classes: {', '.join(sorted(CLASSES))}"
         raise PretuneError(f"{folder}: {problem}; {advice}")
     return None, True, True
@@ -224,8 +221,8 @@ def _token(value: Any, where: Path) -> Token | None:
     return AddedToken(check_text(str(value.get("content", "")), f"{where}: an added token"), **flags)
 
 
-def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
-    """Raise an error for unsupported keys of `config` that may affect ids; with `ignored`, accept unknown keys."""
+def _check_keys(path: Path, config: Mapping[str, Any], allow_unknown: bool) -> None:
+    """Raise an error for keys of a tokenizer's `config` that are unsupported or, unless `allow_unknown`, unknown."""
     known = {*HARMLESS, *SETTINGS, *TOKEN_LISTS, "added_tokens_decoder"}
     for key, value in config.items():
         problem, setting = "", f"{key}={quote(value)} is not supported"
@@ -239,9 +236,9 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
             if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
                 problem = f"{setting}, as tokenization is never sampled; remove it"
         elif key == "auto_map":
-            if not ignored and (config.get("tokenizer_class") or "").removesuffix("Fast") not in CLASSES:
+            if not allow_unknown and (config.get("tokenizer_class") or "").removesuffix("Fast") not in CLASSES:
                 problem = "auto_map refers to custom code, which is never executed; convert it to a tokenizer.json"
-        elif not (ignored or key in known or key.endswith("_token")):
+        elif not (allow_unknown or key in known or key.endswith("_token")):
             problem = f"unknown key {quote(key)}, which may change how text is tokenized; remove it if it does not"
         if problem:
             raise PretuneError(f"{path}: {problem}")

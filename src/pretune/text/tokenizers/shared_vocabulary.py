@@ -37,7 +37,6 @@ def match_tokens(old: Tokenizer, new: Tokenizer) -> Ids:
 
 
 def _marks(tokenizer: Tokenizer) -> Marks:
-    """Return how the tokens of a tokenizer mark word boundaries."""
     content = json.loads(tokenizer.backend.to_str())
     model = content["model"]
     byte_level = "'ByteLevel'" in str([content["pre_tokenizer"], content["decoder"]])
@@ -45,7 +44,7 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """Return a key to match tokens by: the token itself or, with `marks`, its text and whether it starts a word."""
+    """Return a key to match tokens by: the token or, with `marks` of word starts, (starts a word, text)."""
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks

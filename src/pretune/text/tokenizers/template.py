@@ -14,8 +14,8 @@ class Template:
     """A template of special tokens around texts, as a list of roles and text placeholders "A" and "B".
 
     `single` frames the first text; `pair` follows it for every further text; `last` ends both kinds of inputs. `target`
-    frames the decoder's text in an encoder-decoder, which reads all of it except the last token and predicts all except
-    the first. `document` frames running text, if that differs (GPT-2 ends documents, but no other texts).
+    frames the text of an encoder-decoder's decoder. `document` frames running text, if that differs (GPT-2 ends
+    documents, but no other texts).
 
     >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     >>> BERT.num_special_tokens(pair=True)
@@ -36,7 +36,7 @@ class Template:
 
     @property
     def opening_role(self) -> str:
-        """Return the role of the token before a text, of the decoder if there is one; else of the token between documents.
+        """Return the role of the token before a (decoder's) text or, if there is none, of the token between documents.
 
         >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening_role
         'end'
@@ -50,7 +50,7 @@ class Template:
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 
     def items(self, texts: int) -> list[tuple[str, int, int]]:
-        """Return the roles of special tokens and text placeholders in order, each with its text index and segment."""
+        """Return the roles and placeholders around `texts` texts in order, each with its text index and segment id."""
         further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]

@@ -21,7 +21,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 
 @contextmanager
 def use_token_cache(folder: Path) -> Iterator[None]:
-    """Use a folder as the cache of tokenized texts while the block runs."""
+    """Use a folder as the cache of tokenized texts inside a `with` block."""
     token = _FOLDER.set(folder)
     try:
         yield
@@ -30,10 +30,7 @@ def use_token_cache(folder: Path) -> Iterator[None]:
 
 
 def cached_tokens(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return the token ids and lengths of texts, from the cache if possible, else from `make()`.
-
-    The key of the cache is a hash of the texts and of `digest`, which identifies the tokenizer.
-    """
+    """Return token ids and lengths of texts from the cache, else from `make()`; `digest` identifies the tokenizer."""
     folder = _FOLDER.get()
     if folder is None or len(texts) < FEWEST:
         return make()

@@ -74,7 +74,7 @@ class Tokenizer:
         characters: int = 0,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """Wrap a backend of the `tokenizers` library.
+        """Wrap a tokenizer of the `tokenizers` library, the backend.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Tokenizer:
         characters
             Character ids per word, for models that read words by their characters (ELMo); 0 for all others.
         names
-            Special tokens by the names in a published tokenizer_config.json (bos_token, …); by default they follow from the roles.
+            Special tokens by their published names (bos_token, …); by default they follow from the roles.
         """
         backend.no_truncation()
         backend.no_padding()
@@ -114,7 +114,7 @@ class Tokenizer:
         return self
 
     def with_separator(self) -> Tokenizer:
-        """Return a copy with an added separator token, which also serves as end token if there is none."""
+        """Return a copy of the tokenizer with an added separator token, which is also its end token if it has none."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
         roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
@@ -188,11 +188,7 @@ class Tokenizer:
     # -- text and ids -------------------------------------------------------------------------------------------
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Return the token ids of a text, without special tokens around it.
-
-        With `allow_special`, special tokens that the text spells out, such as [MASK], are recognized; otherwise they are
-        plain text.
-        """
+        """Return the token ids of a text; special tokens in it, such as [MASK], are text unless `allow_special`."""
         if allow_special:
             with library_errors(*FAILED):
                 return self._with_specials.encode(text, add_special_tokens=False).ids
@@ -205,8 +201,7 @@ class Tokenizer:
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
         """Return the token ids of documents in parts (sentences), concatenated, and the number of ids of each part.
 
-        Each part gets the ids that it would get alone. Passing whole documents to the `tokenizers` library, with a
-        separator token between the parts, is a third faster than passing the parts.
+        Each part gets the ids that it would get alone, but encoding whole documents at once is a third faster.
         """
         joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
         joint = self._joint
@@ -221,7 +216,7 @@ class Tokenizer:
         return flat[~is_joint].astype(self.dtype), lengths
 
     def part_offsets(self, parts: Sequence[str]) -> Array:
-        """Return the start and end character, (n, 2), of each token of a document in parts, in the order of `encode_parts`."""
+        """Return the start and end character, (n, 2), of each token of a document, given in parts (sentences)."""
         origin: list[Ids] = []
         start = 0
         for part in parts:
@@ -252,12 +247,11 @@ class Tokenizer:
 
     @property
     def _joint(self) -> int:
-        """Return the id of JOINT, an added token that separates the parts of a document while it is encoded."""
         return self._plain.token_to_id(JOINT) or 0
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """Return the backend for plain text, to which "[MASK]" is ordinary text; JOINT separates document parts."""
+        """Return a backend that treats "[MASK]" as plain text and has a token, JOINT, to put between sentences."""
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
@@ -265,10 +259,7 @@ class Tokenizer:
         return plain
 
     def _without_specials(self) -> dict[str, Any]:
-        """Return the JSON of the backend with special tokens renamed so that no text matches them; ids do not change.
-
-        Most models list special tokens in their vocabularies, where text could match them.
-        """
+        """Return the content of tokenizer.json with special tokens renamed, so that plain text never matches them."""
         content: dict[str, Any] = json.loads(self.backend.to_str())
         hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
         model = content["model"]
@@ -315,7 +306,7 @@ class Tokenizer:
 
     @cached_property
     def _with_specials(self) -> tokenizers.Tokenizer:
-        """Return the backend for text in which special tokens such as "[MASK]" are recognized."""
+        """Return a backend that recognizes special tokens such as "[MASK]" where a text contains them."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
@@ -325,8 +316,7 @@ class Tokenizer:
     def save(self, folder: str | Path, template: Template | None = None, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers.PreTrainedTokenizerFast` can load.
 
-        With a model's `template`, other programs add the special tokens that the model expects; `max_length` is the
-        model's maximum sequence length, if it has one.
+        With a model's `template`, other programs add its special tokens; `max_length` is its maximum sequence length.
         """
         folder = Path(folder)
         backend, config = self.backend, self._config(template)
@@ -344,7 +334,7 @@ class Tokenizer:
             self._target.save(folder / TARGET, template, max_length)
 
     def differing_frames(self, template: Template) -> list[tuple[str, str]]:
-        """Return the special tokens around a text and a pair in the tokenizer's files and in a template, where these differ.
+        """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
 
         >>> tokenizer.differing_frames(ROBERTA.template)  # doctest: +SKIP
         [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
@@ -354,7 +344,7 @@ class Tokenizer:
         return [(published, expected) for published, expected in pairs if published != expected]
 
     def _config(self, template: Template | None) -> dict[str, Any]:
-        """Return the content of tokenizer_config.json."""
+        """Return the content of tokenizer_config.json for a model with the given template of special tokens."""
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         config |= self.special_token_names(template)
         if self.characters:
@@ -369,8 +359,7 @@ class Tokenizer:
     def special_token_names(self, template: Template | None = None) -> dict[str, str]:
         """Return special tokens by their names in tokenizer_config.json (bos_token, …).
 
-        If the tokenizer has published names, these are returned. Otherwise the names follow from the roles, and the
-        bos_token is the token with which the template begins a text or running text.
+        Without published names, roles define the names, and the bos_token is the token before a text in `template`.
         """
         found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
         opening = "start" if template is None else template.opening_role
@@ -380,10 +369,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Load a tokenizer from a folder or file in any common format, or the tokenizer of a bundled model by its name.
-
-        Supported are tokenizer.json, vocab.txt, vocab.json + merges.txt, and SentencePiece .model files.
-        """
+        """Load a tokenizer from a folder, a file (tokenizer.json, vocab.txt, .model, …) or a bundled model's name."""
         folder = Path(path)
         if not folder.exists() and str(path) in bundled_names():
             folder = bundled_folder(str(path))
@@ -409,7 +395,6 @@ class Tokenizer:
 
 
 def _without_private(text: str) -> str:
-    """Return a text with the private-use characters that the tokenizer reserves for itself replaced by spaces."""
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 

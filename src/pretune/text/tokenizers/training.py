@@ -66,7 +66,7 @@ def train_on_documents(
     Parameters
     ----------
     kind
-        The algorithm. `raw-` variants do not pre-tokenize, as SentencePiece; `items`, `words` and `characters` have whole words.
+        The algorithm; the vocabularies of `items`, `words` and `characters` consist of whole words.
     vocab_size
         The number of tokens, including special tokens.
     extra_ids, languages
@@ -76,7 +76,7 @@ def train_on_documents(
     max_distinct_words, max_occurrences
         The maximum number of distinct words kept while counting, and of word occurrences passed to the trainer.
     fit
-        Whether to increase a size that is too small for the characters of the text instead of raising an error.
+        Whether to exceed a `vocab_size` that is too small for the characters of the text instead of raising an error.
     note
         A callback for progress messages.
     """
@@ -184,7 +184,7 @@ def _train_words(
 
 
 def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
-    """Build a tokenizer whose vocabulary is a list of words; with `spelled`, words are also encoded by their characters.
+    """Build a tokenizer whose vocabulary is a list of words; with `spelled`, it also encodes words by their characters.
 
     >>> word_level_tokenizer(["a", "cat"]).encode("a cat")
     [5, 6]
@@ -197,7 +197,7 @@ def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowerca
 def _word_level(
     splitter: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
 ) -> Tokenizer:
-    """Return a word-level tokenizer that splits text as `splitter` does; its vocabulary is special tokens and words."""
+    """Return a tokenizer with the given words and special tokens as vocabulary, which splits text like `splitter`."""
     specials = list(dict.fromkeys(roles.values()))
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
     splitter.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
@@ -207,7 +207,7 @@ def _word_level(
 
 
 def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """Return a backend without a vocabulary that splits text into words."""
+    """Return a `tokenizers` backend that splits text at spaces (kind "items") or also at punctuation (other kinds)."""
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     if kind == "items":
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -218,7 +218,7 @@ def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
-    """Add the words of documents to the counts in `words`, except for held-out lines, which are returned."""
+    """Add the words of documents to the counts in `words`, except for held-out lines, which are returned as a list."""
     held_out: list[str] = []
     left, number = HELD_OUT, 0
     for document in documents:
@@ -270,7 +270,7 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) -> Any:
-    """Return the trainer of the `tokenizers` library for a kind of tokenizer."""
+    """Return the trainer of the `tokenizers` library for a kind of tokenizer with a vocabulary of `size` tokens."""
     if kind in ("unigram", "sentencepiece-unigram"):
         return trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="[UNK]", show_progress=False)
     if kind == "byte-level-bpe":
@@ -292,7 +292,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """Return the characters that cover 99.95 % of the text (at least `least`), and all others, which become unknown."""
+    """Return the characters that cover 99.95 % of the text (at least `least` characters), and all other characters."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -318,7 +318,7 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
-    """Return a copy of a `tokenizers` backend whose vocabulary has only the given special tokens."""
+    """Return a copy of a `tokenizers` backend in which only the given tokens are special tokens."""
     content = json.loads(backend.to_str())
     content["added_tokens"] = []
     clean = tokenizers.Tokenizer.from_str(json.dumps(content))
@@ -353,10 +353,7 @@ def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
 
 
 def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) -> dict[str, Any]:
-    """Return fertility (tokens per word), coverage (share of words without unknown tokens), and the unknown token rate.
-
-    They are computed on held-out lines or, if there are none, on the most common words of the training text.
-    """
+    """Return tokens per word, word coverage and unknown token rate on held-out lines or, without any, common words."""
     texts = held_out or [word for word, _ in table.most_common(10_000)]
     words = [word for text in texts for word in text.split()]
     ids, lengths = tokenizer.encode_many([" " + word for word in words])

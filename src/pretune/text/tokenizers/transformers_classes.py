@@ -70,7 +70,7 @@ def in_camembert_order(pieces: PieceList, settings: Values) -> PieceList:
 
 
 def penalize_digit_commas(pieces: PieceList, settings: Values) -> PieceList:
-    """Return pieces with lower scores for those that end in a digit and a comma, before which ALBERT and XLNet split."""
+    """Return pieces with lower scores for those that end in a digit and a comma, which ALBERT and XLNet split."""
 
     def penalty(piece: str, kind: int) -> float:
         return COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0

@@ -81,7 +81,6 @@ def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
 
 
 def _fits(kind: TokenizerClass, file: Path) -> bool:
-    """Return whether the tokenizer class `kind` reads files with the suffix of `file`."""
     return Path(kind.file).suffix == (".json" if file.name in ("merges.txt", "vocab.bpe") else file.suffix)
 
 
@@ -125,7 +124,6 @@ def _load_wordpiece(
 
 
 def _is_uncased(tokens: Iterable[str]) -> bool:
-    """Return whether a vocabulary has no capital letters."""
     return not any(token.lower() != token for token in tokens if not token.startswith(("[", "<")))
 
 
@@ -144,7 +142,7 @@ def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
 def _load_bpe(
     vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
-    """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM); return class and backend."""
+    """Load a BPE tokenizer, byte-level (GPT-2) or with </w> at word ends (GPT, XLM); return its class and backend."""
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
             both = f"{vocabulary_file.name} and {merges_file.name}"
@@ -245,7 +243,7 @@ def _load_full(path: Path, settings: TokenizerSettings) -> tokenizers.Tokenizer:
 
 
 def _steps(part: Any, inside: str) -> list[Content]:
-    """Return the steps of a normalizer or pre-tokenizer in tokenizer.json, which a Sequence lists under the key `inside`."""
+    """Return the steps of a normalizer or pre-tokenizer of tokenizer.json; a Sequence lists them under `inside`."""
     if part is None:
         return []
     return list(part[inside]) if part["type"] == "Sequence" else [part]
@@ -258,7 +256,7 @@ def _with_bert_settings(
     values: Mapping[str, Any],
     settings: TokenizerSettings,
 ) -> tokenizers.Tokenizer:
-    """Return a copy of a backend with BERT's normalizer set to `values` and the unknown token of `settings`."""
+    """Return a copy of a BERT backend with the normalizer settings in `values` and the unknown token in `settings`."""
     content = json.loads(backend.to_str())
     names = {
         "do_lower_case": "lowercase",
@@ -315,7 +313,7 @@ def _with_case_settings(
 
 
 def _is_class_normalizer(step: Content) -> bool:
-    """Return whether a normalizer was added by a tokenizer class, in front of those of the SentencePiece model."""
+    """Return whether a normalization step comes from a tokenizer class such as ALBERT's, not from SentencePiece."""
     quotes = step["type"] == "Replace" and step["pattern"].get("String") in QUOTES
     return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
 
@@ -323,13 +321,11 @@ def _is_class_normalizer(step: Content) -> bool:
 def _split_text(
     text: str, normalizer: normalizers.Normalizer | None, pre_tokenizer: pre_tokenizers.PreTokenizer | None
 ) -> list[str]:
-    """Return the words into which a normalizer and a pre-tokenizer split a text."""
     text = text if normalizer is None else str(normalizer.normalize_str(text))
     return [text] if pre_tokenizer is None else [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 
 
 def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
-    """Raise an error if a tokenizer prepends a space to texts."""
     if _split_text("a", backend.normalizer, backend.pre_tokenizer)[0] != "a":
         problem = "the tokenizer prepends a space to texts, but tokenizer_config.json has add_prefix_space=false"
         raise PretuneError(f"{path}: {problem}; change one of them")
@@ -342,7 +338,6 @@ def _check_same(
     normalizer: normalizers.Normalizer | None,
     cut: pre_tokenizers.PreTokenizer,
 ) -> None:
-    """Raise an error if tokenizer.json normalizes or splits text differently from the tokenizer class `kind`."""
     if _split_text(PROBE, backend.normalizer, backend.pre_tokenizer) != _split_text(PROBE, normalizer, cut):
         raise PretuneError(
             f"{path}: the tokenizer normalizes or splits text differently from {kind.name}, the class in tokenizer_config.json; to use "
@@ -354,7 +349,7 @@ def _check_same(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
-    """Add the added tokens in `settings` to a backend; raise an error if one does not get the id in its file."""
+    """Add the added tokens in `settings` to a backend; raise an error if a token gets another id than in its file."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
@@ -384,8 +379,7 @@ def _mark_specials(
 ) -> None:
     """Mark the tokens in `names` as special tokens of a backend, unless a tokenizer file lists them as added tokens.
 
-    `kind` is the tokenizer class that decides whether the mask token strips the space before it. Special tokens without
-    an id are left out: no text contains them.
+    The tokenizer class `kind` decides whether the mask token strips the space before it.
     """
     known = backend.get_added_tokens_decoder()
     listed = {token.content for token in (known if kind is None else settings.added).values()}
@@ -427,10 +421,7 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
 
 
 def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:
-    """Return the special tokens that a tokenizer adds around a text A and a pair A and B, such as "[CLS] A [SEP]".
-
-    The list is empty if the tokenizer has no post-processor that adds special tokens.
-    """
+    """Return the special tokens that a backend adds around a text A and a pair A, B, such as "[CLS] A [SEP]"."""
     frames = []
     for encoding in (backend.encode("a"), backend.encode("a", "b")):
         parts = ["" if number is None else "AB"[number] for number in encoding.sequence_ids]
@@ -441,5 +432,4 @@ def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:
 
 
 def _encode_probes(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:
-    """Return the ids and segment ids that a tokenizer gives a probe text and a probe pair."""
     return [(encoding.ids, encoding.type_ids) for encoding in (backend.encode("a"), backend.encode("a", "b"))]

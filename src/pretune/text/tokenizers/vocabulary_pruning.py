@@ -27,10 +27,7 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
 
 
 def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer with only the tokens used in `texts`, their parts in merges, characters, and special tokens.
-
-    Other texts can still be tokenized, into shorter pieces.
-    """
+    """Return a tokenizer with only the tokens in `texts`, their parts in merges, characters, and special tokens."""
     used = used_tokens(tokenizer, texts)
     if not used - set(np.flatnonzero(tokenizer.specials).tolist()):
         raise PretuneError("no text was given to select the vocabulary, so pruning would remove all tokens; pass texts")
@@ -74,13 +71,11 @@ def _is_character(token: str, prefix: str) -> bool:
 
 
 def _sides(pair: Any) -> tuple[str, str]:
-    """Return the two tokens that a BPE merge joins, given as a pair or, as in older files, as one string."""
     first, second = pair.split(" ") if isinstance(pair, str) else pair
     return first, second
 
 
 def _merged(pair: Any, prefix: str) -> str:
-    """Return the token that a BPE merge of two tokens produces, without the continuation prefix of the second."""
     first, second = _sides(pair)
     return first + second.removeprefix(prefix)
 

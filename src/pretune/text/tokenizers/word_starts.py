@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class WordStarts:
-    """A callable that returns a mask of the tokens that start a word, by tables with one entry per token id."""
+    """A function of token ids that returns a mask of the tokens that start a word."""
 
     def __init__(
         self, backend: tokenizers.Tokenizer, vocabulary: list[str], specials: Mask, unknown: int | None
@@ -73,7 +73,7 @@ class WordStarts:
 
 
 def _character_class(character: str) -> int:
-    """Return the class of a character: letter (or a mark on one), digit, or other."""
+    """Return the class of a character: LETTER (also for combining marks), DIGIT, or OTHER."""
     if character.isalpha() or unicodedata.category(character)[0] == "M" or character == "�":
         return LETTER
     return DIGIT if character.isnumeric() else OTHER
