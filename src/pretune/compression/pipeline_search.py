@@ -28,14 +28,14 @@ CANDIDATES, PLOT = "candidates", "pareto.png"
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionSearch(CompressionJob):
-    """A search job with all settings resolved: the model, the targets, and the compression pipelines to try."""
+    """A compression search job: the model, the targets, and the pipelines of compression steps to try."""
 
     model: str
     targets: Sequence[Target]
     pipelines: Sequence[str] = ()
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the command-line options."""
+        """Return the options that determine the result of a search, named like the command-line options."""
         known: dict[str, Any] = {"model": self.model, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"target": [str(target) for target in self.targets]}
         known |= {"pipelines": list(self.pipelines), "epochs": self.epochs, "seed": self.seed}
@@ -43,7 +43,7 @@ class CompressionSearch(CompressionJob):
 
 
 def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
-    """Return the steps of a compression pipeline, each as its name and its number.
+    """Return the steps of a compression pipeline, each with its name and its number.
 
     >>> parse_pipeline("layers=6 > int8")
     (('layers', 6.0), ('int8', 0.0))
@@ -73,7 +73,7 @@ def default_pipelines(depth: int) -> list[str]:
 
 
 def run_search(job: CompressionSearch) -> Run:
-    """Compress a model by all pipelines, measure and plot the candidates, and keep the best one that meets the targets."""
+    """Compress a model by all pipelines, measure and plot the results, and keep the best one that meets the targets."""
     before = TrainedModel.load(job.model)
     task = before.require_task("candidates are compared on one")
     dev = before.read(job.dev, job.columns)
@@ -116,7 +116,7 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run the steps of a pipeline that have no result yet, add failures to `failed`, and return the final folder."""
+    """Run the compression steps that have no result yet; return the last folder, or record an error in `failed`."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
@@ -134,12 +134,12 @@ def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], fai
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an exception in one line."""
     return " ".join((str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}").split())
 
 
 def run_step(job: CompressionSearch, step: str, number: float, source: Path, folder: Path) -> None:
-    """Run one step of a pipeline: distill, prune, or quantize the model in `source` to `folder`."""
+    """Run a compression step, such as layers=6 (name and number), on the model in `source`, and write it to `folder`."""
     names = [field.name for field in fields(CompressionJob) if field.name != "out"]
     common: dict[str, Any] = {name: getattr(job, name) for name in names}
     match step:
@@ -157,7 +157,7 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
 
 
 def plot_pareto(candidates: Sequence[Candidate], file: Path, metric: str) -> None:
-    """Plot the quality of candidates against size and against latency, with the Pareto front as a line, to a file."""
+    """Plot the quality of candidate models against size and latency to a file, with the Pareto front as a line."""
     import matplotlib
 
     matplotlib.use("Agg")
