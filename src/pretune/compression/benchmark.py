@@ -37,7 +37,7 @@ WORDS = "a model of language reads what people wrote and learns from it which wo
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a model: size on disk in bytes, latency of one text in seconds, and throughput in texts per second."""
+    """The costs of a model: size on disk in bytes, latency of one text in seconds, and throughput in texts/second."""
 
     bytes: int
     latency: float
@@ -84,7 +84,7 @@ def make_timed_call(
 
 
 def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
-    """Return a function that runs a model on a batch on CPU: to the outputs of a task or, if None, to hidden states."""
+    """Return a function that maps a batch to the outputs of a task (None: to the model's hidden states), on CPU."""
     root = model.root.to("cpu").eval()
     if task is not None and task.output_per == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)

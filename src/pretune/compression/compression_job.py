@@ -47,7 +47,7 @@ class CompressionJob:
     def finetuning(
         self, model: str | Path, out: Path, objective: str, strategy: str = "full", train: str | None = None
     ) -> FinetuningJob:
-        """Return a job that fine-tunes a model on the labeled data of this compression job, with its output in `out`."""
+        """Return a job that fine-tunes a model on the labeled data of this compression job, and writes it to `out`."""
         shared = {name: getattr(self, name) for name in ("dev", "columns", "epochs", "budget", "seed", "device")}
         own = {"train": train or self.train or "", "out": out, "objective": objective, "strategy": strategy}
         return resolve_finetuning(str(model), {**own, **shared, **self.sections})

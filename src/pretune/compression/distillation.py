@@ -177,7 +177,7 @@ def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...
 def read_data(
     job: DistillationJob, objective: str, task: Task, labels: Sequence[str]
 ) -> tuple[TaskData, LabeledRows | None]:
-    """Return the labeled examples of a distillation job, with the task fitted to them, and its unlabeled texts or None."""
+    """Return the labeled examples of a distillation job, with the task fitted to them, and unlabeled texts or None."""
     # The student's family has the default pooling, where the teacher's objective names none.
     family = job.teachers[0] if parse_student(job.student) else job.student
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "cls"))
@@ -254,7 +254,7 @@ def add_generated_texts(
 def mix_numbers(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data whose targets are means of numeric labels and teacher predictions (`for_rows`, `for_texts`)."""
+    """Return training data whose targets are means of labels and teacher predictions (`for_rows`, `for_texts`)."""
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.alpha) * np.array(rows.labels) + job.alpha * for_rows[:, 0]

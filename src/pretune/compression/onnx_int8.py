@@ -172,7 +172,7 @@ def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
 
 def transpose_matrices(graph: Path) -> None:
     """Transpose each constant matrix of an ONNX file once, in place, and let all nodes read it directly.
-    ONNX Runtime's tools transpose it for each use, and fail on shared matrices, which `Identity` nodes hide from them."""
+    ONNX Runtime's tools transpose it for each use, and do not support matrices that several layers share."""
     import onnx
     from onnx import numpy_helper
 

@@ -116,7 +116,7 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run the compression steps that have no result yet; return the last folder, or record an error in `failed`."""
+    """Run the compression steps that have no result yet, and return the last folder; errors are added to `failed`."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
@@ -139,7 +139,7 @@ def reason(error: Exception) -> str:
 
 
 def run_step(job: CompressionSearch, step: str, number: float, source: Path, folder: Path) -> None:
-    """Run a compression step, such as layers=6 (name and number), on the model in `source`, and write it to `folder`."""
+    """Run a compression step, such as layers=6 (name and number), on the model in `source`; write it to `folder`."""
     names = [field.name for field in fields(CompressionJob) if field.name != "out"]
     common: dict[str, Any] = {name: getattr(job, name) for name in names}
     match step:

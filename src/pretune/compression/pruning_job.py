@@ -45,7 +45,7 @@ class PruningJob(CompressionJob):
 
 
 def run_pruning(job: PruningJob) -> Run:
-    """Prune a model, fine-tune it if the job has a budget for that, compare it with the original, and return the run."""
+    """Prune a model, fine-tune it if the job has a budget for it, compare it with the original, and return the run."""
     pruning = job.pruning.check()
     if job.trains and job.train is None:
         raise PretuneError("fine-tuning the pruned model needs labeled examples; give them with --train")

@@ -88,7 +88,7 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
-    """Return the default backend, "onnx", or "torch" if the model or the quantization method has no ONNX form."""
+    """Return "torch" for methods that only shrink the file and models that ONNX graphs do not support, else "onnx"."""
     if method in ("static", "qat"):
         return "onnx"
     small = method in ("weight-only", *HALF_PRECISION)
@@ -177,8 +177,8 @@ def write_qat_graph(
     model: Model, scorer: onnx_export.GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
-    They may differ from those of the fake-quantized model about as much as these differ from the float model's: values
-    between two steps may be rounded either way, and each layer amplifies the difference."""
+    These may differ from the fake-quantized model's as much as the latter differ from the float model's: values between
+    two steps may be rounded either way, and each layer amplifies the difference."""
     plain = onnx_export.model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)
     trained = onnx_export.model_outputs(model, scorer)

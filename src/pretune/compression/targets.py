@@ -44,7 +44,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Return the compression target that an expression describes.
+    """Return the compression target that an expression such as latency=5ms describes.
 
     >>> parse_target("latency=5ms"), parse_target("quality>=0.97")
     (Target(kind='latency', limit=0.005), Target(kind='quality', limit=0.97))

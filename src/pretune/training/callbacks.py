@@ -19,7 +19,7 @@ from pretune.training.data_streams import Pack
 
 @dataclass
 class Step:
-    """The record of one optimizer step, which the loop fills in during the step and callbacks read."""
+    """The record of one training step, which the training loop fills in during the step and callbacks read."""
 
     number: int  # 1 for the first step of a run
     used: dict[str, float]  # what the clock had counted before the step
@@ -52,7 +52,7 @@ class Callback:
         """Handle complete gradients; the training loop calls this in each step, before gradient clipping."""
 
     def allow_update(self, step: Step) -> bool:
-        """Return True to allow the parameter update of a step, else False; the training loop calls this after clipping."""
+        """Return whether a step may update the parameters; the training loop calls this in each step after clipping."""
         return True
 
     def after_update(self, step: Step) -> None:

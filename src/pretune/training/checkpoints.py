@@ -97,7 +97,7 @@ class CheckpointWriter:
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
         """Copy the tensors of a checkpoint to the CPU, and start to write them to files in the background.
-        `shared` and `own` map file names to tensors: equal in all processes (or sharded), and different in each."""
+        `shared` and `own` map file names to named tensors; those in `own` are different in each process."""
         self.finish()
         self.state = state
         self.world.run_on_first(self._begin)
@@ -169,7 +169,7 @@ class CheckpointWriter:
 
 
 def copy_to_host(tensors: Tensors, sharded_only: bool = False) -> dict[str, Tensor]:
-    """Return CPU copies of tensors by name, of sharded ones the local rows; `sharded_only` skips unsharded tensors."""
+    """Return CPU copies of tensors by name (only the local rows if sharded); `sharded_only` skips unsharded tensors."""
     return {
         name: local_rows(tensor.detach()).to("cpu", copy=True).contiguous()
         for name, tensor in tensors.items()
@@ -204,7 +204,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return the state and tensors of a run's newest intact checkpoint, or None; raise an error if all are damaged."""
+    """Return state and tensors of a run's newest intact checkpoint (None if it has none); raise if all are damaged."""
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):

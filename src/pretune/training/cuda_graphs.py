@@ -33,7 +33,7 @@ class Recording:
     trained: set[nn.Parameter]  # parameters that receive a gradient
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Replay a recorded CUDA graph on a batch, whose gradients are added; return the loss and its scalar total.
+        """Replay the recorded CUDA graph on a batch, adding to the gradients; return the loss and its scalar total.
         The loss is divided by `totals`, the number of targets of each loss term."""
         for place, value in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
@@ -70,7 +70,7 @@ class CudaGraphs:
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Record the forward and backward pass of the objective `joint` on a batch as a CUDA graph, after warmup runs."""
+        """Record the forward and backward pass of the objective `joint` on a batch as a CUDA graph, after a warmup."""
         inputs = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
@@ -107,7 +107,7 @@ class CudaGraphs:
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Hide gradients inside the block for parameters that this step does not train, so that they stay unchanged."""
+        """Hide, inside the block, gradients of parameters that this step does not train, so that they stay unchanged."""
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))

@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The position (data stream, epoch, index) of a pack: the sequences that one forward pass reads, without padding."""
+    """The position (data stream, epoch, index) of a pack: sequences that one forward pass reads, without padding."""
 
     stream: int  # index of its stream
     epoch: int
@@ -77,7 +77,7 @@ class DataStream:
         return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
-        """Build the batch at an index of an epoch; only the seed and the training progress (0 to 1) change it."""
+        """Build the batch at an index of an epoch; it depends only on this position, the seed, and the progress."""
         tokenizer, draws = self.data.tokenizer, EpochRandom(self.seed, epoch, progress)
         sequences = self.joint.corrupt(self.epoch_plan(epoch).pack(index), tokenizer, draws)
         return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
@@ -105,7 +105,7 @@ class DataStreams:
     shares: Callable[[float], Sequence[float]] | None = None
 
     def next_step(self, progress: float = 0.0) -> list[Pack]:
-        """Choose the batches of the next step at a training progress of 0 to 1, and return their data positions."""
+        """Choose the batches of the next step at a training progress of 0 to 1; return their positions in the data."""
         stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
         own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
         shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]

@@ -15,7 +15,7 @@ from pretune.training.callbacks import Callback, Step
 
 
 class EarlyStopping(Callback):
-    """A callback that ends training after `patience` evaluations without a higher metric, and keeps the best weights."""
+    """A callback that ends training after `patience` evaluations without a better metric, and keeps the best model."""
 
     name: ClassVar[str] = "best"
 

@@ -115,7 +115,8 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> HeadSizes:
-    """Return the sizes of a head that determine its FLOPs, without some children; `tied` is the size of the embedding."""
+    """Return the sizes that determine the FLOPs of a head, except for the children named in `without`.
+    `tied` is the number of weights of the token embedding, which the head may share."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):

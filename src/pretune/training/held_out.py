@@ -25,7 +25,7 @@ def split_rows(count: int, share: float) -> tuple[Array, Array]:
 
 
 def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]:
-    """Return a token store, the indices of its documents to train on, and the indices of those to evaluate on.
+    """Return a token store, and the indices of its documents to train on and (a fraction `share`) to evaluate on.
     If there are fewer than ten documents, the store is divided into passages first, which are held out instead."""
     train, held_out = split_rows(store.documents, share)
     if share <= 0 or len(held_out):

@@ -79,7 +79,7 @@ class Training:
 
 
 def train_run(training: Training, resume: bool, is_deterministic: bool) -> dict[str, float]:
-    """Train in a run folder and return the last metrics; on an interrupt, log how to resume and stop."""
+    """Train in a run folder and return the last metrics; on an interrupt, log how to resume and exit with an error."""
     try:
         with deterministic(is_deterministic), distributed.report_lost_process(training.world):
             last = train(training, resume)
@@ -288,7 +288,7 @@ def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
 
 
 def seed_generators(number: int, device: torch.device) -> None:
-    """Seed the random generators of the CPU and of one device; `torch.manual_seed` would also affect other devices."""
+    """Seed the random generators of the CPU and of one device (`torch.manual_seed` would seed those of all devices)."""
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
@@ -324,7 +324,7 @@ def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
 
 
 def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
-    """Let optimizers update the parameters if `updated`, then clear the gradients; `keep` keeps their memory."""
+    """Let optimizers update the parameters if `updated`, then clear gradients; with `keep`, to zeros and not None."""
     for optimizer in optimizers:
         if updated:
             optimizer.step()
@@ -345,7 +345,7 @@ def evaluate(t: Training, clock: Clock) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate_loss(root: Network, joint: JointObjective, batches: list[Batch], device: torch.device) -> dict[str, float]:
-    """Return the mean of each loss term and logged value over batches; stateful objectives keep state between batches."""
+    """Return the mean of each loss term and logged value over batches; stateful objectives keep state between them."""
     root.eval()
     state, sums, totals = None, dict[str, float](), dict[str, float]()
     for number, batch in enumerate(batches):

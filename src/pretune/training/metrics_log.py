@@ -118,12 +118,12 @@ class MetricsLog:
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
-        """Record the gradient norm and the data positions (`packs`) of a step, for an error if the norm is not finite."""
+        """Record the gradient norm and data positions (`packs`) of a step, for an error if the norm is not finite."""
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
 
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
-        """Start to copy losses and gradient norms of a log line from the device; `flush` writes the line to the file."""
+        """Start to copy losses and gradient norms of a log line from the device; `flush` writes the line to a file."""
         clock = self.clock
         sums = sum_by_name(step.sums for step in self.recent)
         terms = self.recent[0].totals if self.recent else {}

@@ -217,8 +217,8 @@ def resolve_section(
     preset: dict[str, Any] | None = None,
     without: Mapping[type[TrainingSection], tuple[str, ...]] | None = None,
 ) -> Any_:
-    """Return a recipe section with each key from `given` (the user), or else from the preset, or else from the defaults.
-    A key that does not apply to the kind of section is an error if given, else None; the keys in `without` are unset."""
+    """Return a recipe section with each key from `given` (the user), or else from the preset, or else from defaults.
+    A key that does not apply to the kind of section is an error if given, else None; keys in `without` are unset."""
     if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
         raise PretuneError(
             "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
@@ -266,7 +266,7 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
-    """Return the job `plan` as a recipe: a nested mapping of its settings, without unset ones and `leave_out`."""
+    """Return the job `plan` as a recipe: a nested mapping of its settings, except those unset or in `leave_out`."""
     content = {}
     for key, value in asdict(plan).items():
         if isinstance(getattr(plan, key), RecipeSection):

@@ -129,7 +129,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Create a run folder for the command `verb`, or check that its run can resume; return whether it has a checkpoint."""
+    """Create a run folder for the command `verb`, or check that its run can resume; return whether checkpoints exist."""
     if check_run(folder, resume):
         check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))
@@ -154,7 +154,7 @@ def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
 
 @contextmanager
 def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
-    """Remove a `new` run folder if the block raises an error about its input, unless it has metrics or tokenized text."""
+    """Remove a `new` run folder if the block raises an error about its input, unless it has metrics or token files."""
     try:
         yield
     except PretuneError:

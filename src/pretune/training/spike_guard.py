@@ -21,7 +21,7 @@ WARMUP = 20  # steps before anything counts as a spike
 
 @dataclass
 class SpikeGuard(Callback):
-    """A callback that stops training, or skips a step, when the loss or the gradient norm is far above its running mean.
+    """A callback that stops training, or skips a step, if the loss or the gradient norm is far above its running mean.
 
     >>> guard = SpikeGuard(factor=3.0)
     >>> all(guard.find_spike(2.0, 1.0) is None for _ in range(30))
@@ -39,7 +39,7 @@ class SpikeGuard(Callback):
     seen: int = 0  # steps
 
     def allow_update(self, step: Step) -> bool:
-        """Return True for a step without a spike of loss or gradient norm; for a spike, return False or raise an error."""
+        """Return True if a step has no spike of loss or gradient norm; on a spike, return False or raise an error."""
         assert step.gradient_norm is not None
         loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
         spike = self.find_spike(loss, float(step.gradient_norm))

@@ -59,7 +59,7 @@ class AdaptationResult:
 
 
 def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
-    """Return the default settings of domain adaptation, with smaller batches and shorter evaluations for short budgets."""
+    """Return the default settings of domain adaptation; short budgets have smaller batches and shorter evaluations."""
     seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
     if seconds is None:
         return SETTINGS

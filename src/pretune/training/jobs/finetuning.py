@@ -162,7 +162,7 @@ class TaskData:
 
 
 def read_task_data(plan: FinetuningJob) -> TaskData:
-    """Read the examples of the fine-tuning job `plan`; without a dev file, some training examples become dev examples."""
+    """Read the examples of the job `plan`; without a dev file, some of the training examples become dev examples."""
     mixture = requested_objectives(plan, plan.objective)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
     return read_part(plan, plan.objective, mixture, find_task(mixture), plan.train, plan.dev)
@@ -171,7 +171,7 @@ def read_task_data(plan: FinetuningJob) -> TaskData:
 def read_part(
     plan: FinetuningJob, objective: str, mixture: Mixture, unfitted: Task, train: str, dev: str | None
 ) -> TaskData:
-    """Read the training and dev file of the task `unfitted`, and fit it (such as its labels) to the training examples."""
+    """Read the training and dev file of the task `unfitted`, and fit it (its labels, for example) to the examples."""
     rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev)
     task = with_model_pooling(plan, objective, unfitted).fit(rows)
     return TaskData(mixture.with_part(task), unfitted, task, rows, dev_examples, dev_rows)
@@ -192,7 +192,7 @@ def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> T
 
 
 def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | None = None) -> Mixture:
-    """Parse the objectives of the job `plan`; `pooling` is the default for tasks that do not set one."""
+    """Parse the expression `objective` into objectives; `pooling` is the default for tasks that do not set one."""
     defaults: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
     if (embedding := model_embedding(plan)) is not None:
         defaults["embedding"] = embedding
@@ -311,7 +311,7 @@ def train_model(
 def tokenize_examples(
     plan: FinetuningJob, model: Model, task: Task, rows: Any, length: int, device: torch.device
 ) -> tuple[Data, Packing, int]:
-    """Tokenize the examples of a task; return the training data, the batch limits, and the number of truncated texts."""
+    """Tokenize the examples of a task; return the training data, the batch limits, and the number of truncations."""
     data = Data(model.require_tokenizer(), model.family.template, rows=rows)
     sequences = task.tokenize_examples(data, length)
     truncated = sequences.truncated
@@ -391,7 +391,7 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the model to fine-tune, pretrained or randomly initialized, with heads for all objectives of the mixture."""
+    """Return the model to fine-tune, pretrained or randomly initialized, with heads for all objectives in `mixture`."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
@@ -435,7 +435,7 @@ def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
 
 
 def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the limits of batches of `rows` sequences with at most `length` tokens each; examples are not divided.
+    """Return the limits of batches of `rows` sequences (more if an example has more) with at most `length` tokens each.
     With `fixed`, all batches have one shape, into which almost every sample of `rows` sequences fits."""
     lengths = arrangement.labels.get("tokens", arrangement.lengths)
     _, group = np.unique(arrangement.labels.get("group", np.arange(len(arrangement))), return_inverse=True)

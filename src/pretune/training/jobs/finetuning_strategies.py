@@ -61,7 +61,7 @@ class Strategy:
     parts: dict[str, float]
 
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
-        """Freeze, reset, or add adapters to layers of a model; return when parameters unfreeze, as shares of training."""
+        """Freeze, reset, or extend layers of a model; return when parameters unfreeze, as shares of the training."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
         # Layers are reinitialized before adapters are added to them.
@@ -99,7 +99,7 @@ class Strategy:
         return GradualMagnitudePruning(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
     def finish(self, model: Model) -> dict[str, float]:
-        """Merge adapters into a fine-tuned model; return activation ranges if it was trained for quantization."""
+        """Merge adapters into a fine-tuned model; return its activation ranges if it was trained for quantization."""
         merge_lora(model.backbone)
         model.sparse = model.sparse or "sparse" in self.parts
         return remove_fake_quantization(model.backbone)
@@ -128,7 +128,7 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
-    """Return the fine-tuning strategy named `text`; `auto` is resolved by the number of examples and the task's head."""
+    """Return the fine-tuning strategy named `text`; `auto` depends on the number of examples and the task's head."""
     if text != "auto":
         strategy = parse_strategy(text)
         if "frozen" in strategy.parts and not has_head:

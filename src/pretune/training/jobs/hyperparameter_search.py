@@ -105,7 +105,7 @@ class HyperparameterSearch:
         seconds: float | None = None,
         at_once: int = 1,
     ) -> None:
-        """Run trials, `at_once` in parallel, until there are `trials`, or another one would exceed the limit of `seconds`.
+        """Run trials, `at_once` in parallel, until there are `trials`, or another one would take more than `seconds`.
         `attempt` trains with given settings in a folder. The order in which trials finish does not affect settings."""
         remove_temporaries(self.out)
         running: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
@@ -172,7 +172,7 @@ class HyperparameterSearch:
         return rows
 
     def _spent(self, trials: int | None, seconds: float | None, running: int, at_once: int) -> bool:
-        """Return whether one more trial would exceed `trials` or `seconds`, while `running` of `at_once` are running."""
+        """Return whether one more trial would exceed `trials` or `seconds`, while `running` of `at_once` are active."""
         done = [trial for trial in self.trials if trial.is_done]
         if trials is not None and len(done) + running >= trials:
             return True

@@ -39,7 +39,7 @@ def pretrain(
     transform: ObjectiveTransform | None = None,
     require_held_out: bool = False,
 ) -> Run:
-    """Run the pretraining job `plan`, and return its run; a run killed at any moment and resumed ends with equal weights.
+    """Run the pretraining job `plan`, and return its run; a run that is killed and resumed ends with identical weights.
     The token store `store` replaces the job's data; `transform` maps the job's objectives to those to train with;
     `require_held_out` makes it an error if there is too little text to hold some out for evaluation."""
     mixture = parse_objective(plan.objective)

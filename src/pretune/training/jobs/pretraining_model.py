@@ -81,7 +81,7 @@ def check_length(length: int, model: Model) -> int:
 
 
 def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
-    """Return the sequence lengths of training stages; raise an error unless their shares of the budget increase to 1."""
+    """Return the sequence length of each training stage; raise an error unless their budget shares increase to 1."""
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(

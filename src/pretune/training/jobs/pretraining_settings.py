@@ -72,7 +72,7 @@ def resolve_pretraining(
     device: str | None,
     defaults: Fields | None = None,
 ) -> PretrainingJob:
-    """Return a pretraining job; settings are from `options`, `defaults`, the model's preset, or general defaults."""
+    """Return a pretraining job; each setting is from `options`, else `defaults`, the preset, or general defaults."""
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:
         preset = {**merge_recipes(preset, defaults), "budget": defaults["budget"]}

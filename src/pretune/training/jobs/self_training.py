@@ -86,7 +86,7 @@ def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, r
 
 
 def select_confident(plan: FinetuningJob, certainty: Array, labels: Sequence[str]) -> list[int]:
-    """Return the indices of texts whose label has a `certainty` above the job's threshold, and log how many there are."""
+    """Return the indices of texts whose label has a `certainty` above the job's threshold, and log their number."""
     chosen: list[int] = np.flatnonzero(certainty >= plan.confidence_threshold).tolist()
     if not chosen:
         raise PretuneError(

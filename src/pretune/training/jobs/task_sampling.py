@@ -25,7 +25,7 @@ POINTS = 64  # at which changing shares are integrated
 
 @dataclass(frozen=True)
 class TaskSampling:
-    """Sampling of tasks by their numbers of examples to a power, which changes from `first` to `last` in training.
+    """Sampling of tasks in proportion to (number of examples)^power; the power changes from `first` to `last`.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
     [0.75, 0.25]

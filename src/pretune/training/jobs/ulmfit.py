@@ -169,7 +169,7 @@ def adapt(
 
 
 def lm_batch(store: Store) -> Batching:
-    """Return the batch settings to train a language model on a token store, with more parallel streams for more text."""
+    """Return the batch settings to train a language model on a token store: more parallel streams for more text."""
     (least, default, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
     streams = max(least, min(default, windows // few), min(most, windows // many))
@@ -225,7 +225,7 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
 
 
 def unfreezing_strategy(model: str | Path, epochs: float) -> str:
-    """Return the strategy that unfreezes one layer per epoch, and all layers by the middle of training at the latest."""
+    """Return the strategy that unfreezes one layer per epoch, and all by the middle of training at the latest."""
     return f"gradual({min(0.5, count_layers(str(model)) / epochs):g})"
 
 

@@ -69,7 +69,7 @@ def make_optimizers(
 
 def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     """Return the learning rates of parameters relative to the base rate, for those whose rate differs.
-    With `layer_decay`, the rate of each layer is that factor times the rate of the layer above (Howard and Ruder, 2018)."""
+    With `layer_decay`, the rate of a layer is that factor times the rate of the one above (Howard and Ruder, 2018)."""
     factors: dict[Tensor, float] = {}
     if settings.head_lr_factor is not None:
         heads: Any = root.heads
@@ -111,7 +111,7 @@ def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> tor
 
 
 def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
-    """Return settings with learning rates scaled linearly to the batch size (Goyal et al., 2017), if they have a reference.
+    """Return settings with learning rates scaled from the reference batch size to `batch` (Goyal et al., 2017).
 
     >>> scale_lr_to_batch(Optimizer(lr=1e-4, reference_batch_size=256), 512).lr
     0.0002
@@ -141,7 +141,7 @@ class Muon(torch.optim.Optimizer):
     """Muon: momentum whose updates are orthogonalized, so that every singular value is about 1 (Jordan et al., 2024).
 
     Matrices of equal shape are orthogonalized together, in bf16 on an accelerator. The learning rate is scaled by
-    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; weight decay is decoupled. With sharded
+    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; weight decay is decoupled. For sharded
     parameters, every process gathers the updates, orthogonalizes all of them, and applies its own rows."""
 
     def __init__(
@@ -287,7 +287,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
-    """Set the learning rate of parameter groups to their peak times `factor`, or to 0 if they start after `progress`."""
+    """Set the learning rate of parameter groups to their peak times `factor`, or to 0 before they start to train."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             rate = group["peak"] * factor if progress >= group["start"] else 0.0

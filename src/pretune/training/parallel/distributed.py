@@ -36,7 +36,7 @@ class World:
 
     @classmethod
     def join(cls, device: torch.device) -> World:
-        """Join the process group that torchrun started, each process on its own GPU; without torchrun, a group of one."""
+        """Join the process group that torchrun started, one process per GPU; without torchrun, return a group of one."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():
@@ -100,7 +100,7 @@ class World:
         return result
 
     def run_on_first_then_others(self, act: Callable[[], Result]) -> Result:
-        """Run a function in the first process, then in all others, which can reuse files it wrote; return the result."""
+        """Run a function in the first process, then in all others, which can reuse its files; return the result."""
         if self.size == 1:
             return act()
         results: list[Result] = []
@@ -124,7 +124,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return a network, wrapped in DDP or FSDP (`how`) if it is trained by several processes."""
+    """Return a network, wrapped in DDP or FSDP (`how`) for several processes; gradients are summed in `reduce_dtype`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True
@@ -165,7 +165,7 @@ def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 @contextmanager
 def gradient_sync(model: Any, last: bool) -> Iterator[None]:
-    """Synchronize gradients over processes inside the block only if `last`: it is the last backward pass of a step."""
+    """Synchronize gradients over processes inside the block only if it is the last backward pass of a step (`last`)."""
     if hasattr(model, "no_sync") and not last:
         with model.no_sync():
             yield

@@ -39,7 +39,7 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return the full tensor of which each process has some rows, as in `like`; all processes call this together."""
+    """Return the full tensor, given the local rows of each process, sharded like `like`; all processes call this."""
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor

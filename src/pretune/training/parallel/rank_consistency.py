@@ -22,7 +22,7 @@ PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
 def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
-    """Raise an error if `facts`, a mapping, differs between processes; `what` names it in the message, as in "recipe"."""
+    """Raise an error if `facts`, a mapping, differs between processes; `what` is its name in the error message."""
     if world.size == 1:
         return
     gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
@@ -73,7 +73,7 @@ def raise_once(world: World, message: str) -> None:
 
 
 def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return digests of the tokenizer and of training data, a mapping with the keys `store`, `documents`, and `rows`."""
+    """Return digests of the tokenizer and of training data, a mapping with the keys `store` (text) and `rows`."""
     facts: dict[str, Any] = {"tokenizer": tokenizer.digest}
     if "store" in own:
         facts["store"] = hashlib.sha256("".join(shard["sha256"] for shard in own["store"].shards).encode()).hexdigest()

@@ -20,7 +20,7 @@ def new_rendezvous_store() -> Any:
     """Return a new key-value store through which processes find one another, or None if torch's default works.
 
     torchrun keeps one store over all restarts, in which addresses of lost processes mislead their successors (pytorch
-    issue 135712). So the first process names a new store, and answers only processes that have called since it started."""
+    issue 135712). So the first process names a new store, and answers only processes that called since it started."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,7 +31,7 @@ def new_rendezvous_store() -> Any:
 
 
 def _invite(store: Any, size: int) -> str:
-    """Publish a name for the new store, as process 0 of `size`, until all others have acknowledged it; return the name."""
+    """Publish a name for the new store, as process 0 of `size`, until all others acknowledge it; return the name."""
     name = uuid.uuid4().hex
     missing = set(range(1, size))
     deadline = time.monotonic() + PATIENCE
