@@ -101,7 +101,7 @@ class DistillationJob(CompressionJob):
             if weight < 0:
                 raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight must be 0 or more")
         if self.match_layers and "cosine" in self.loss_weights:
-            raise PretuneError("--loss-weights.cosine: with --match-layers, give the weight there, as in 2*cosine")
+            raise PretuneError("--loss-weights.cosine: give this weight in --match-layers instead, as in 2*cosine")
         if self.data and len(self.teachers) > 1:
             raise PretuneError("--data takes a single teacher; give only one")
         if self.match_layers and len(self.teachers) > 1:

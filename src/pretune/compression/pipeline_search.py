@@ -75,7 +75,7 @@ def default_pipelines(depth: int) -> list[str]:
 def run_search(job: CompressionSearch) -> Run:
     """Compress a model by all pipelines, measure and plot the results, and keep the best one that meets the targets."""
     before = TrainedModel.load(job.model)
-    task = before.require_task("candidates are compared on one")
+    task = before.require_task("the search compares models by the metric of a task")
     dev = before.read(job.dev, job.columns)
     texts = list(job.pipelines) or default_pipelines(before.model.backbone.depth)
     pipelines = {text: parse_pipeline(text) for text in texts}
@@ -87,7 +87,7 @@ def run_search(job: CompressionSearch) -> Run:
         log_info(f"candidate {number} of {len(pipelines)}: {text}")
         try:
             model = TrainedModel.load(run_pipeline(job, steps, steps_failed))
-            own_task = model.require_task("candidates are compared on one")
+            own_task = model.require_task("the search compares models by the metric of a task")
             scores[text] = evaluate_quality(model.model, own_task, dev)[task.primary_metric]
             models[text] = model
         except Exception as error:  # the search continues with the other candidates
@@ -95,7 +95,9 @@ def run_search(job: CompressionSearch) -> Run:
             log_info(f"candidate {text} failed: {failed[text]}")
     if len(failed) == len(pipelines):
         shutil.rmtree(job.out)
-        raise PretuneError(f"all {len(failed)} candidates failed; {next(iter(failed))}: {next(iter(failed.values()))}")
+        raise PretuneError(
+            f"all {len(failed)} candidates failed; the first error is {next(iter(failed))}: {next(iter(failed.values()))}"
+        )
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     candidates, rows = [], list[dict[str, Any]]()
     for name, cost in costs.items():
@@ -108,7 +110,7 @@ def run_search(job: CompressionSearch) -> Run:
     results: dict[str, Any] = {"model": job.model, "candidates": rows, "chosen": chosen.name if chosen else None}
     results["pareto"] = {kind: [one.name for one in pareto_front(candidates, kind)] for kind in ("bytes", "latency")}
     if chosen is None:
-        log_info("no candidate meets the target; the table shows all candidates; try others with --pipelines")
+        log_info("no candidate in the table meets all targets; try others with --pipelines, or choose weaker targets")
     else:
         log_info(f"chosen: {chosen.name}")
         copy_run_files(models[chosen.name].folder, job.out)

@@ -123,7 +123,7 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     if not job.per_channel and backend != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx backend; leave it out")
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
-        kind = source.require_task("an ONNX graph needs one").kind
+        kind = source.require_task("an ONNX graph needs a task").kind
         raise PretuneError(
             f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )

@@ -59,7 +59,7 @@ class TrainedModel:
         """Return the labeled examples of a file (None for None); raise an error for labels the model does not know."""
         if file is None:
             return None
-        task = self.require_task(f"{file} has examples of one")
+        task = self.require_task(f"{file} has labeled examples")
         rows = task.read(file, columns)
         task.check_labels(rows)
         return rows

@@ -107,7 +107,7 @@ class CudaGraphs:
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Hide, inside the block, gradients of parameters that this step does not train, so that they stay unchanged."""
+        """Hide gradients inside the block for parameters that this step does not train, so that they do not change."""
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))

@@ -155,7 +155,7 @@ def make_streams(
     if mixture.stateful and (len(length_schedule) > 1 or size_warmup is not None):
         raise PretuneError(
             f"{mixture}: a stateful objective needs one sequence length and one batch size; "
-            "remove batch.size_warmup, and all but one of batch.length_schedule"
+            "remove batch.size_warmup, and all but one entry of batch.length_schedule"
         )
     streams: list[DataStream] = []
     built = []

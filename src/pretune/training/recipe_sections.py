@@ -142,8 +142,8 @@ class Batching(TrainingSection):
                 )
         if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(
-                f"batch.language_alpha={self.language_alpha:g}: languages are sampled by their share of the text to a power "
-                "between 0 (uniformly) and 1 (in proportion)"
+                f"batch.language_alpha={self.language_alpha:g}: the value must be between 0 (languages are sampled "
+                "uniformly) and 1 (in proportion to their text)"
             )
 
 

@@ -129,7 +129,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Create a run folder for the command `verb`, or check that its run can resume; return whether checkpoints exist."""
+    """Create the run folder of the command `verb`, or check that it can resume; return whether it has a checkpoint."""
     if check_run(folder, resume):
         check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))

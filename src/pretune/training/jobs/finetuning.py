@@ -359,7 +359,9 @@ def resolve_strategy(
     bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
-        raise PretuneError(f"strategy {plan.strategy}: muon cannot train only some matrices; choose another optimizer")
+        raise PretuneError(
+            f"--strategy {plan.strategy} trains only some matrices, but muon needs all; choose another optimizer"
+        )
     if not has_dev:
         for key in ("patience", "eval_every"):
             if getattr(plan.monitor, key):

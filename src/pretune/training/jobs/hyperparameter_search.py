@@ -76,7 +76,7 @@ def read_trials(path: Path) -> list[Trial]:
         where = f"{path}: trial {number}"
         if not {"number", "settings"} <= trial.keys() <= types.keys():
             raise PretuneError(
-                f"{where} does not have the keys of a trial; the file is damaged: delete it to start again"
+                f"{where} does not have the keys of a trial; delete this damaged file to start the search again"
             )
         values = {key: validate_schema(value, types[key], f"{where}: {key}") for key, value in trial.items()}
         trials.append(Trial(**values))

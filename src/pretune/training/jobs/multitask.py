@@ -134,7 +134,7 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
     if any(isinstance(part, RenamedTask) for part in mixture.objectives):
         return objective
     if len(mixture.shares) > 1:
-        raise PretuneError(f"{objective}: name each task like its file, as in {' | '.join(f'{n}: …' for n in files)}")
+        raise PretuneError(f"{objective}: name each task after its file, as in {' | '.join(f'{n}: …' for n in files)}")
     return "|".join(f"{name}: {objective}" for name in files)
 
 
@@ -155,7 +155,7 @@ def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
     for what, files in (("train", plan.train), ("dev", plan.dev)):
         if isinstance(files, str):
             raise PretuneError(
-                f"--{what} {files}: there are several tasks; name the one it is for, as in {names[0]}={files}"
+                f"--{what} {files}: there are several tasks; name the task of this file, as in {names[0]}={files}"
             )
         if unknown := [name for name in files or () if name not in names]:
             raise PretuneError(f"--{what} {unknown[0]}=…: no task has this name; {suggest(unknown[0], names)}")

@@ -42,8 +42,8 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
         return None
     if len(readers) > 1:
         raise PretuneError(
-            f"{mixture}: {' and '.join(part.name for part in readers)} need different kinds of rows; "
-            f"train with one after the other{if_option('init-from', ', with --init-from')}"
+            f"{mixture}: {' and '.join(part.name for part in readers)} need different kinds of input rows; "
+            f"train with one objective after the other{if_option('init-from', ', with --init-from')}"
         )
     mixed = not all(any(part.learns_from_rows for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
@@ -62,7 +62,7 @@ def get_data(
     share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
-        raise PretuneError(f"{stores[0]} is a store, but other inputs are files; give only stores or only files")
+        raise PretuneError(f"{stores[0]} is a token store, but other inputs are files; give only stores or only files")
     if rows is None or stores:
         store = get_store(plan) if store is None else store
         own["store"], own["documents"], held_out["documents"] = hold_out_documents(store, share)
@@ -102,8 +102,8 @@ def languages_in(own: Fields) -> list[str]:
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
         raise PretuneError(
-            f"the language of one store is {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
-            "give the language of this store too, for example as fr=STORE"
+            f"the language of one token store is {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
+            "give the language of this store too, as in fr=STORE"
         )
     return sorted(names)
 

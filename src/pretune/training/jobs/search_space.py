@@ -39,7 +39,7 @@ def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Se
     }
     fixed = {name for name, value in options.items() if value is not None} | ({"layers"} if layers == 1 else set())
     if not space.keys() - fixed:
-        raise PretuneError(f"{', '.join(space)} are all given; remove at least one, so that it can be searched")
+        raise PretuneError(f"{', '.join(space)} are all set, so there is nothing to search; remove at least one")
     return {n: r for n, r in space.items() if n not in fixed}, {n: v for n, v in defaults.items() if n not in fixed}
 
 

@@ -46,7 +46,9 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
     if not material.task.classifies_texts or material.task.name != material.task.kind:
-        raise PretuneError(f"{plan.objective}: only tasks with one label per text can label texts: classify, prompt")
+        raise PretuneError(
+            f"{plan.objective}: unlabeled texts need a task with one label per text; choose classify or prompt"
+        )
     if plan.teacher:
         teacher_task(plan.teacher, labels)
     columns = {role: name for role, name in rows.columns.items() if role != "label"}

@@ -28,7 +28,7 @@ def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, fin
         if plan.devices > 1 and plan.num_seeds is None:
             advice = if_option("num-seeds", ", or give --num-seeds")
             raise PretuneError(
-                f"--devices applies only to several seeds, but there is one by default; remove it{advice}"
+                f"--devices applies only to several seeds, but this job trains one; remove --devices{advice}"
             )
         return finetune(plan, material, resume)
     if not material.has_dev:

@@ -52,11 +52,13 @@ def parse_sampling(text: str) -> TaskSampling:
     """Return the task sampling that an expression such as "temperature(5)" describes."""
     match = _EXPRESSION.fullmatch(text)
     if match is None or match["name"] not in DEFAULTS:
-        raise PretuneError(f"there is no sampling {text!r}; {suggest(match['name'] if match else text, DEFAULTS)}")
+        raise PretuneError(
+            f"--task-sampling {text}: unknown method; {suggest(match['name'] if match else text, DEFAULTS)}"
+        )
     name, value = match["name"], float(match["value"]) if match["value"] else DEFAULTS[match["name"]]
     if match["value"] and name in ("proportional", "uniform"):
-        raise PretuneError(f"sampling {text}: {name} takes no number; remove it")
+        raise PretuneError(f"--task-sampling {text}: {name} takes no number; remove it")
     if name == "temperature" and not value > 0:
-        raise PretuneError(f"sampling {text}: the temperature must be above 0")
+        raise PretuneError(f"--task-sampling {text}: the temperature must be above 0")
     last = 1 / value if name == "temperature" else value
     return TaskSampling(1.0 if name == "annealed" else last, last)

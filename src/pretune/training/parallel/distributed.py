@@ -36,7 +36,7 @@ class World:
 
     @classmethod
     def join(cls, device: torch.device) -> World:
-        """Join the process group that torchrun started, one process per GPU; without torchrun, return a group of one."""
+        """Join the process group that torchrun started, one process per GPU; without torchrun, return a single one."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():
@@ -46,7 +46,7 @@ class World:
                 if local >= torch.cuda.device_count():
                     raise PretuneError(
                         f"process {local} of this machine has no GPU: the machine has {torch.cuda.device_count()}; "
-                        "start fewer with `torchrun --nproc-per-node`"
+                        "start fewer processes with `torchrun --nproc-per-node`"
                     )
                 torch.cuda.set_device(local)
                 # Host values travel over gloo, so that nothing waits for the kernels queued on the GPUs.
@@ -124,7 +124,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return a network, wrapped in DDP or FSDP (`how`) for several processes; gradients are summed in `reduce_dtype`."""
+    """Return a network, wrapped in DDP or FSDP (`how`) for several processes; they sum gradients in `reduce_dtype`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True

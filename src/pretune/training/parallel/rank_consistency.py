@@ -95,7 +95,7 @@ def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
     if idle > 0.05:
         tokens = streams.streams[stage.first].packing.tokens
         log_info(
-            f"a step has {stage.packs} pack{'s' if stage.packs > 1 else ''} of {tokens:,} tokens for {world.size} processes, "
+            f"a step has {stage.packs} microbatch{'es' if stage.packs > 1 else ''} of {tokens:,} tokens for {world.size} processes, "
             f"which are idle {100 * idle:.0f} % of the time; to use all of them, set batch.microbatch_tokens to "
             f"{tokens * stage.packs // (rounds * world.size):,} or less"
         )
