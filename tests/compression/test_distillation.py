@@ -175,7 +175,7 @@ def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch
     ):
         with pytest.raises(PretuneError, match=words):
             distill_from_text(teacher, tmp_path / "never", loss_weights=weights)
-    with pytest.raises(PretuneError, match=r"give the weight there, as in 2\*cosine"):
+    with pytest.raises(PretuneError, match=r"give this weight in --match-layers instead, as in 2\*cosine"):
         distill_from_text(teacher, tmp_path / "never", match_layers="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 

@@ -37,14 +37,14 @@ WORDS = "a model of language reads what people wrote and learns from it which wo
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a model: size on disk in bytes, latency of one text in seconds, and throughput in texts per second."""
+    """The costs of a model: size on disk in bytes, latency of one text in seconds, and throughput in texts/second."""
 
     bytes: int
     latency: float
     throughput: float
 
     def describe(self) -> dict[str, float]:
-        """Return the costs by name, in megabytes, milliseconds, and texts per second."""
+        """Return the costs of a model by name: megabytes, milliseconds, and texts per second."""
         return {"megabytes": self.bytes / 1e6, "latency_ms": 1e3 * self.latency, "texts_per_second": self.throughput}
 
 
@@ -61,7 +61,7 @@ def synthetic_texts(count: int = 64) -> list[str]:
 
 
 def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, size: int) -> list[Batch]:
-    """Return batches of `size` texts in the given order, not sorted by length."""
+    """Return texts as tokenized batches of `size`, in the given order instead of sorted by length."""
     longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     sequences = arrange_texts(model, texts, pairs, longest)
     filler = sequences.tokenizer.roles.get("padding", 0)
@@ -72,7 +72,7 @@ def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | 
 def make_timed_call(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
-    """Return a function, to be timed, that runs a model and its task on all texts in batches of `size`."""
+    """Return a function, to be timed, that runs a model (with its task) on all texts in batches of `size`."""
     if task is not None and task.output_per == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)
@@ -84,7 +84,7 @@ def make_timed_call(
 
 
 def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
-    """Return a function from a batch to the outputs of a task, or to hidden states if there is no task; it runs on CPU."""
+    """Return a function that maps a batch to the outputs of a task (None: to the model's hidden states), on CPU."""
     root = model.root.to("cpu").eval()
     if task is not None and task.output_per == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)
@@ -93,7 +93,7 @@ def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
 
 
 def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = None) -> dict[str, float]:
-    """Return the median run time of each function in seconds; their runs are interleaved, so that noise affects all alike."""
+    """Return the median run time in seconds of each function; runs are interleaved, so that noise affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     with torch.inference_mode():
         for turn in range((rounds or ROUNDS) + 1):
@@ -113,7 +113,7 @@ def measure_costs(
     texts, pairs = (some.texts, some.pairs) if some is not None else (synthetic_texts(NUM_TEXTS), None)
 
     def time_models(size: int, count: int) -> dict[str, float]:
-        """Return the median time of each model for `count` texts in batches of `size`."""
+        """Return the median time of each model for the first `count` texts, in batches of `size`."""
         own = texts[:count], None if pairs is None else pairs[:count]
         calls = {name: make_timed_call(model, task, *own, size) for name, (model, task, _) in models.items()}
         return median_seconds(calls, rounds)
@@ -127,7 +127,7 @@ def measure_costs(
 
 
 def evaluate_quality(model: Model, task: Task, examples: Any, length: int | None = None) -> dict[str, float]:
-    """Return the metrics of a model's predictions for labeled examples; quantized models run on CPU, where their kernels are."""
+    """Return the metrics of a model's predictions for labeled examples; quantized models run on CPU."""
     quantized = isinstance(model.backbone, OnnxBackbone) or model.shape.linear
     device = torch.device("cpu") if quantized else choose_device()
     return score(task, Predictor(model, task, examples, length)(device), examples)

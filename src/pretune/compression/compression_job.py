@@ -15,7 +15,7 @@ SECTIONS = ("optimizer", "schedule", "batch", "monitor")
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionJob:
-    """A compression job, with the options that distillation, pruning, quantization, and the search have in common."""
+    """A compression job: the options that distillation, pruning, quantization, and search have in common."""
 
     out: Path
     train: str | None = None
@@ -36,7 +36,7 @@ class CompressionJob:
         return {name: section for name in SECTIONS if (section := getattr(self, name)) is not None}
 
     def write_recipe(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a recipe with the given command options and the training settings of the job that are set."""
+        """Return a recipe with the given command-line options and the training settings of the job that are set."""
         budget = {} if self.budget is None else {"budget": self.budget}
         sections = {
             name: {key: value for key, value in asdict(section).items() if value is not None}
@@ -47,7 +47,7 @@ class CompressionJob:
     def finetuning(
         self, model: str | Path, out: Path, objective: str, strategy: str = "full", train: str | None = None
     ) -> FinetuningJob:
-        """Return the job that fine-tunes a model on the labeled data of this job and writes the result to `out`."""
+        """Return a job that fine-tunes a model on the labeled data of this compression job, and writes it to `out`."""
         shared = {name: getattr(self, name) for name in ("dev", "columns", "epochs", "budget", "seed", "device")}
         own = {"train": train or self.train or "", "out": out, "objective": objective, "strategy": strategy}
         return resolve_finetuning(str(model), {**own, **shared, **self.sections})

@@ -59,7 +59,7 @@ PROMPT_WORDS = 8  # words of a text that a teacher continues
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationJob(CompressionJob):
-    """A distillation job with all settings resolved: teachers, student, data, and losses."""
+    """A distillation job: teachers, student, data, losses, and training settings."""
 
     teachers: Sequence[str]
     student: str
@@ -80,7 +80,7 @@ class DistillationJob(CompressionJob):
     executor: Executor = "local"
 
     def check(self) -> None:
-        """Raise an error if options are invalid or contradict each other."""
+        """Raise an error if options of a distillation job are invalid or contradict each other."""
         if not self.temperature > 0:
             raise PretuneError(
                 f"--temperature {self.temperature:g}: the temperature must be above 0; 1 does not soften probabilities"
@@ -101,7 +101,7 @@ class DistillationJob(CompressionJob):
             if weight < 0:
                 raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight must be 0 or more")
         if self.match_layers and "cosine" in self.loss_weights:
-            raise PretuneError("--loss-weights.cosine: with --match-layers, give the weight there, as in 2*cosine")
+            raise PretuneError("--loss-weights.cosine: give this weight in --match-layers instead, as in 2*cosine")
         if self.data and len(self.teachers) > 1:
             raise PretuneError("--data takes a single teacher; give only one")
         if self.match_layers and len(self.teachers) > 1:
@@ -110,7 +110,7 @@ class DistillationJob(CompressionJob):
             )
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the command-line options."""
+        """Return the options that determine the result of a distillation job, named like the command-line options."""
         others = ("teachers", "out", "columns", "budget", *SECTIONS, "device", "baseline", "processes", "executor")
         plain = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in others}
         known = {"teacher": list(self.teachers), **plain, "data": list(self.data), **self.columns}
@@ -128,7 +128,7 @@ def run_distillation(job: DistillationJob) -> Run:
 
 
 def distill_task(job: DistillationJob) -> Run:
-    """Train a student for a task, on labels, on the predictions of its teachers, and on hidden states; return the run."""
+    """Train a student for a task on labels and on its teachers' predictions and hidden states; return the run."""
     task = teacher_task(job.teachers)
     labels = labels_of(task)
     check_student(job, labels)
@@ -169,7 +169,7 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers whose hidden states are matched (--match-layers), or none."""
+    """Return the pairs of student and teacher layers whose hidden states are matched (--match-layers), or ()."""
     student = student_depth(job.student, teacher)  # an error for an unknown name
     return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
@@ -177,7 +177,7 @@ def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...
 def read_data(
     job: DistillationJob, objective: str, task: Task, labels: Sequence[str]
 ) -> tuple[TaskData, LabeledRows | None]:
-    """Return the labeled examples of a distillation job, with the task fitted to them, and the unlabeled texts or None."""
+    """Return the labeled examples of a distillation job, with the task fitted to them, and unlabeled texts or None."""
     # The student's family has the default pooling, where the teacher's objective names none.
     family = job.teachers[0] if parse_student(job.student) else job.student
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "cls"))
@@ -200,7 +200,7 @@ def read_data(
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
-    """Return texts followed by augmented variants of the rows `source`; of a pair, only the first text is varied."""
+    """Return `texts` followed by augmented variants of the rows `source`; only the first text of a pair is varied."""
     variants = augment(source.texts, job.num_augmentations, job.seed)
     first = source.take([]) if texts is None else texts
     every = [*first.texts, *(variant for _, variant in variants)]
@@ -211,7 +211,7 @@ def with_variants(texts: LabeledRows | None, source: LabeledRows, job: Distillat
 
 
 def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows | None) -> TaskData:
-    """Return the student's training data: labeled examples and unlabeled texts, with the teachers' predictions."""
+    """Return a student's training data: the examples `material` and unlabeled texts, with teachers' predictions."""
     rows, own = material.rows, labels_of(material.task)
 
     def predict(rows: LabeledRows, name: str) -> Array:
@@ -241,7 +241,8 @@ def labels_of(task: Task) -> list[str]:
 def add_generated_texts(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data with the teacher's texts as further targets, or as the only ones with --alpha 1."""
+    """Return training data with texts that the teacher generated (`for_rows`, `for_texts`) as additional targets.
+    With --alpha 1, they are the only targets."""
     rows = material.rows
     examples = rows.take(range(len(rows) if job.alpha < 1 else 0))
     for inputs, outputs in ((rows, for_rows), (texts, for_texts)):
@@ -253,7 +254,7 @@ def add_generated_texts(
 def mix_numbers(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data with regression targets that are weighted means of labels and the teacher's predictions."""
+    """Return training data whose targets are means of labels and teacher predictions (`for_rows`, `for_texts`)."""
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.alpha) * np.array(rows.labels) + job.alpha * for_rows[:, 0]
@@ -278,7 +279,7 @@ def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -
 
 
 def distill_language_model(job: DistillationJob) -> Run:
-    """Train a student language model on running text with the teacher's token probabilities and hidden states; return the run."""
+    """Train a student language model on its teacher's token probabilities and hidden states, and return the run."""
     teacher = load(job.teachers[0])
     name = next((name for name in ("mlm", "lm") if name in teacher.root.heads), None)
     if name is None:
@@ -313,7 +314,7 @@ def distill_language_model(job: DistillationJob) -> Run:
 
 
 def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
-    """Return the weight of each loss by name; `name` is the name of the language modeling loss, mlm or lm."""
+    """Return the weight of each distillation loss by name; `name` is the language modeling loss, mlm or lm."""
     defaults = {"distillation": DISTILLATION, name: LANGUAGE_MODELING, "cosine": COSINE}
     for other in job.loss_weights.keys() - defaults.keys():
         raise PretuneError(f"--loss-weights.{other}: this teacher was trained with {name}; use --loss-weights.{name}")
@@ -329,7 +330,7 @@ def reading(job: DistillationJob) -> dict[str, Any]:
 
 
 def generate_texts(job: DistillationJob, teacher: Model) -> Path:
-    """Generate a continuation of each text with the teacher, and return a file with one result per line (Kim and Rush, 2016)."""
+    """Let the teacher continue each text, and return the file of the results, one per line (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
         raise PretuneError(
             f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one, or leave out --generate-tokens"

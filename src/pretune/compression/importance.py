@@ -23,7 +23,7 @@ LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Return the mean |∂loss/∂gate| over examples of each attention head or feed-forward unit, by module path."""
+    """Return the mean |∂loss/∂gate| for a gate on each attention head or feed-forward unit, by module path."""
     sums = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0
@@ -43,7 +43,7 @@ def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch])
 
 @contextmanager
 def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
-    """Multiply outputs of heads or units in the `with` block by gates, (units,) or (sequences, units) per sequence."""
+    """Multiply outputs of attention heads or units inside the block by gates, (units,) or (sequences, units) each."""
     hooks = []
     for path, part in parts.items():
         contexts: list[AttentionContext] = []
@@ -72,7 +72,7 @@ def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
 
 @torch.no_grad()
 def magnitude_importance(parts: Named) -> dict[str, Tensor]:
-    """Return the importance of each head or unit, by module path: the norm of its input times its output weights."""
+    """Return the importance of attention heads or units, by module path: input weight norm times output weight norm."""
     importance = {}
     for path, part in parts.items():
         inputs, output, count = part.unit_projections()[-1], part.output, part.units
@@ -83,7 +83,7 @@ def magnitude_importance(parts: Named) -> dict[str, Tensor]:
 
 
 def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the heads to keep per module if a `share` of all heads is pruned, by importance normalized per module."""
+    """Return the heads to keep per module if the fraction `share` of all heads, the least important, is pruned."""
     scaled = {path: values / values.norm().clamp(min=1e-12) for path, values in importance.items()}
     total = sum(len(values) for values in scaled.values())
     ranked = sorted((float(value), path, head) for path, values in scaled.items() for head, value in enumerate(values))
@@ -97,7 +97,7 @@ def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list
 
 
 def units_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the units of each module to keep when the fraction `share` of its units is removed."""
+    """Return the units to keep per module if the fraction `share` of its units, the least important, is pruned."""
     kept = {}
     for path, values in importance.items():
         count = len(values) - round(share * len(values))

@@ -45,9 +45,8 @@ def parse_drop(text: str) -> tuple[str, int]:
 def layers_to_keep(
     method: str, count: int, depth: int, similarity: Callable[[], list[float]], seed: int = 0
 ) -> list[int]:
-    """Return the indices of the layers that remain when `count` of `depth` layers are dropped by a method.
-
-    `similarity` returns, for each layer, how similar its output is to its input; only the method contributions calls it.
+    """Return the indices of the layers to keep when a method, such as top or even, drops `count` of `depth` layers.
+    `similarity` returns how similar the output of each layer is to its input, for the method contributions.
 
     >>> layers_to_keep("even", 2, 6, list)
     [0, 1, 2, 4]
@@ -79,7 +78,7 @@ def layers_to_keep(
 
 @torch.no_grad()
 def layer_similarity(backbone: Any, batches: Iterable[Batch]) -> list[float]:
-    """Return the mean cosine similarity of the hidden states before and after each layer, over all tokens of some batches."""
+    """Return the mean cosine similarity of hidden states before and after each layer, over all tokens of batches."""
     sums: Tensor | None = None
     tokens = 0
     device = next(backbone.parameters()).device

@@ -29,7 +29,7 @@ MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
-    """Write a graph with int8 weights and embeddings; activations are quantized at run time, by their range in each call."""
+    """Write an ONNX graph with int8 weights to `out`; activations are quantized by their range in each call."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with prepared(graph, out) as (ready, quantized):
@@ -45,7 +45,7 @@ def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
 
 
 def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
-    """Write a graph with int8 weights and embeddings, and activations quantized by ranges that batches calibrate."""
+    """Write an ONNX graph with int8 weights to `out`; activations are quantized by ranges measured on batches."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     with prepared(graph, out) as (ready, quantized):
@@ -64,7 +64,7 @@ def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: It
 
 
 def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
-    """Return quantization overrides that give embeddings 8 bits, not the 7 of weights: they are not multiplied."""
+    """Return ONNX Runtime overrides that quantize the embeddings of a graph to 8 bits; other weights have 7."""
     import onnx
 
     content = onnx.load(graph).graph
@@ -74,7 +74,7 @@ def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
 
 
 def quantize_graph_learned(graph: Path, out: Path) -> None:
-    """Write the int8 form of a graph from quantization-aware training, whose weights are already rounded to int8."""
+    """Write the int8 form of an ONNX graph from quantization-aware training, whose weights are already rounded."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -89,7 +89,7 @@ def quantize_graph_learned(graph: Path, out: Path) -> None:
 
 
 def store_weights(model: Any) -> None:
-    """Replace the float weights of an ONNX model by int8: those multiplied with quantized activations, and embeddings."""
+    """Replace float weights of an ONNX model by int8: those multiplied with quantized activations, and embeddings."""
     from onnx import helper, numpy_helper
 
     graph = model.graph
@@ -97,7 +97,7 @@ def store_weights(model: Any) -> None:
     producers = {name: node for node in graph.node for name in node.output}
 
     def store(name: str, axis: int, largest: int) -> tuple[str, str]:
-        """Add an int8 copy of a constant to the graph, with one scale per index of `axis`; return the names of both."""
+        """Add an int8 copy of a constant and its scales along `axis` to the graph; return the names of both."""
         names = f"{name}.int8", f"{name}.scale"
         if names[0] not in constants:
             if not is_rounded(constants[name], axis, largest):
@@ -139,14 +139,14 @@ def store_weights(model: Any) -> None:
 
 
 def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
-    """Quantize a matrix to integers of magnitude up to `largest`; return them and the scale of each index of `axis`."""
+    """Quantize a matrix to integers of magnitude up to `largest`; return them, and a scale per index of `axis`."""
     scale = np.maximum(np.abs(weight).max(1 - axis) / largest, 1e-12).astype(np.float32)
     wide = scale[None, :] if axis else scale[:, None]
     return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
 
 
 def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
-    """Return whether all values of a matrix are already multiples of the scales that `quantize_along` would use."""
+    """Return whether all values of a matrix are multiples of the scales that `quantize_along` would use."""
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return False
     integers, scale = quantize_along(weight, axis, largest)
@@ -156,7 +156,7 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 
 @contextmanager
 def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy of a graph with folded constants, and a temporary path for the result, which is copied to `out`."""
+    """Yield the path of a preprocessed copy of an ONNX graph, and a path for the result, which is copied to `out`."""
     import_onnxruntime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -171,11 +171,8 @@ def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def transpose_matrices(graph: Path) -> None:
-    """Transpose each constant matrix of a graph file once, and let all nodes read it directly.
-
-    The tools of ONNX Runtime transpose it for each use, which breaks matrices that layers share; and they do not recognize constants
-    behind an `Identity`, which the export inserts for shared matrices.
-    """
+    """Transpose each constant matrix of an ONNX file once, in place, and let all nodes read it directly.
+    ONNX Runtime's tools transpose it for each use, and do not support matrices that several layers share."""
     import onnx
     from onnx import numpy_helper
 
@@ -207,7 +204,7 @@ def transpose_matrices(graph: Path) -> None:
 
 
 def filter_entries(entries: Any, keep: Callable[[Any], bool]) -> None:
-    """Remove the entries of a graph's list, in place, for which `keep` returns False."""
+    """Remove the entries of an ONNX graph's list, in place, for which `keep` returns False."""
     kept = [entry for entry in entries if keep(entry)]
     del entries[:]
     entries.extend(kept)
@@ -234,5 +231,5 @@ class CalibrationReader:
         self.feeds = iter([{name: feed[name] for name in names} for feed in rows])
 
     def get_next(self) -> dict[str, Any] | None:
-        """Return the next inputs by name, or None at the end."""
+        """Return the next calibration inputs by name, or None at the end."""
         return next(self.feeds, None)

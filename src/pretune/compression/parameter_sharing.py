@@ -17,10 +17,7 @@ from pretune.runtime.errors import PretuneError
 
 @torch.no_grad()
 def convert_to_albert(teacher: Model, vectors: int) -> Model:
-    """Return an ALBERT model with the depth and heads of a BERT model, and embeddings of width `vectors`.
-
-    The embeddings are factorized by SVD. The shared layer is the mean of all layers, which act on the same residual stream.
-    """
+    """Return an ALBERT student of a BERT teacher: the mean of its layers, and embeddings of width `vectors` by SVD."""
     if type(teacher.config) is not BertConfig or teacher.shape:
         raise PretuneError(
             f"--student shared: the teacher must be an unpruned BERT model, not {teacher.family.name}; use another student"
@@ -60,7 +57,7 @@ def convert_to_albert(teacher: Model, vectors: int) -> Model:
 
 
 def normalized_embeddings(backbone: Any) -> Tensor:
-    """Return token embeddings after layer norm, (vocabulary, width), with the mean position embedding added."""
+    """Return BERT's token embeddings, (vocabulary, width), after layer norm, with the mean position embedding added."""
     embed = backbone.embed
     context = embed.positions.weight.mean(0) + embed.segments[0]
     return embed.norm(embed.tokens + context)  # type: ignore[no-any-return]

@@ -28,14 +28,14 @@ CANDIDATES, PLOT = "candidates", "pareto.png"
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionSearch(CompressionJob):
-    """A search job with all settings resolved: the model, the targets, and the compression pipelines to try."""
+    """A compression search job: the model, the targets, and the pipelines of compression steps to try."""
 
     model: str
     targets: Sequence[Target]
     pipelines: Sequence[str] = ()
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the command-line options."""
+        """Return the options that determine the result of a search, named like the command-line options."""
         known: dict[str, Any] = {"model": self.model, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"target": [str(target) for target in self.targets]}
         known |= {"pipelines": list(self.pipelines), "epochs": self.epochs, "seed": self.seed}
@@ -43,7 +43,7 @@ class CompressionSearch(CompressionJob):
 
 
 def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
-    """Return the steps of a compression pipeline, each as its name and its number.
+    """Return the steps of a compression pipeline, each with its name and its number.
 
     >>> parse_pipeline("layers=6 > int8")
     (('layers', 6.0), ('int8', 0.0))
@@ -73,9 +73,9 @@ def default_pipelines(depth: int) -> list[str]:
 
 
 def run_search(job: CompressionSearch) -> Run:
-    """Compress a model by all pipelines, measure and plot the candidates, and keep the best one that meets the targets."""
+    """Compress a model by all pipelines, measure and plot the results, and keep the best one that meets the targets."""
     before = TrainedModel.load(job.model)
-    task = before.require_task("candidates are compared on one")
+    task = before.require_task("the search compares models by the metric of a task")
     dev = before.read(job.dev, job.columns)
     texts = list(job.pipelines) or default_pipelines(before.model.backbone.depth)
     pipelines = {text: parse_pipeline(text) for text in texts}
@@ -87,7 +87,7 @@ def run_search(job: CompressionSearch) -> Run:
         log_info(f"candidate {number} of {len(pipelines)}: {text}")
         try:
             model = TrainedModel.load(run_pipeline(job, steps, steps_failed))
-            own_task = model.require_task("candidates are compared on one")
+            own_task = model.require_task("the search compares models by the metric of a task")
             scores[text] = evaluate_quality(model.model, own_task, dev)[task.primary_metric]
             models[text] = model
         except Exception as error:  # the search continues with the other candidates
@@ -95,7 +95,9 @@ def run_search(job: CompressionSearch) -> Run:
             log_info(f"candidate {text} failed: {failed[text]}")
     if len(failed) == len(pipelines):
         shutil.rmtree(job.out)
-        raise PretuneError(f"all {len(failed)} candidates failed; {next(iter(failed))}: {next(iter(failed.values()))}")
+        raise PretuneError(
+            f"all {len(failed)} candidates failed; the first error is {next(iter(failed))}: {next(iter(failed.values()))}"
+        )
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     candidates, rows = [], list[dict[str, Any]]()
     for name, cost in costs.items():
@@ -108,7 +110,7 @@ def run_search(job: CompressionSearch) -> Run:
     results: dict[str, Any] = {"model": job.model, "candidates": rows, "chosen": chosen.name if chosen else None}
     results["pareto"] = {kind: [one.name for one in pareto_front(candidates, kind)] for kind in ("bytes", "latency")}
     if chosen is None:
-        log_info("no candidate meets the target; the table shows all candidates; try others with --pipelines")
+        log_info("no candidate in the table meets all targets; try others with --pipelines, or choose weaker targets")
     else:
         log_info(f"chosen: {chosen.name}")
         copy_run_files(models[chosen.name].folder, job.out)
@@ -116,7 +118,7 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run the steps of a pipeline that have no result yet, add failures to `failed`, and return the final folder."""
+    """Run the compression steps that have no result yet, and return the last folder; errors are added to `failed`."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
@@ -134,12 +136,12 @@ def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], fai
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an exception in one line."""
     return " ".join((str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}").split())
 
 
 def run_step(job: CompressionSearch, step: str, number: float, source: Path, folder: Path) -> None:
-    """Run one step of a pipeline: distill, prune, or quantize the model in `source` to `folder`."""
+    """Run a compression step, such as layers=6 (name and number), on the model in `source`; write it to `folder`."""
     names = [field.name for field in fields(CompressionJob) if field.name != "out"]
     common: dict[str, Any] = {name: getattr(job, name) for name in names}
     match step:
@@ -157,7 +159,7 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
 
 
 def plot_pareto(candidates: Sequence[Candidate], file: Path, metric: str) -> None:
-    """Plot the quality of candidates against size and against latency, with the Pareto front as a line, to a file."""
+    """Plot the quality of candidate models against size and latency to a file, with the Pareto front as a line."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -37,7 +37,7 @@ class PruningSpec:
     seed: int = 0
 
     def check(self) -> Self:
-        """Return the specification itself; raise an error if it removes nothing or everything."""
+        """Return the pruning specification itself; raise an error if it removes nothing or everything."""
         for name in ("heads", "ffn_units", "sparsity"):
             share = getattr(self, name)
             if not 0 <= share < 1:
@@ -53,7 +53,7 @@ class PruningSpec:
 
 @dataclass(frozen=True)
 class ImportanceData:
-    """Batches to measure importance on, and the loss of the model's task, if it has one."""
+    """Batches on which the importance of heads and units is measured, and the loss of the model's task, if any."""
 
     batches: list[Batch]
     loss: Callable[[Model, Batch], torch.Tensor] | None = None
@@ -62,11 +62,7 @@ class ImportanceData:
 def prune_model(
     model: Model, pruning: PruningSpec, examples: ImportanceData, device: torch.device | None = None
 ) -> tuple[Model, dict[str, Any]]:
-    """Return a pruned copy of a model, and a report of what was removed.
-
-    Importance is measured on `device`, in bfloat16 on a GPU. Weights are pruned in one shot; for gradual pruning, fine-tune with the
-    strategy `sparse`.
-    """
+    """Return a pruned copy of a model, and a report of what was removed; importance is measured on `examples`."""
     model = editable_copy(model)
     model.root.to(device or torch.device("cpu"))
     model.root.set_activation_dtype(torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32)
@@ -108,7 +104,7 @@ def editable_copy(model: Model) -> Model:
 
 
 def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) -> dict[str, Any]:
-    """Drop the layers that an expression such as top(4) selects; return the old number and the remaining indices."""
+    """Drop the layers of a model that an expression such as top(4) selects; return a report of the remaining layers."""
     backbone, depth = model.backbone, model.backbone.depth
     kept = layers_to_keep(*parse_drop(text), depth, lambda: layer_similarity(backbone, examples.batches), seed)
     model.shape = pruned_shape.prune_layers(backbone, model.shape, kept)
@@ -116,7 +112,7 @@ def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) ->
 
 
 def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData) -> dict[str, torch.Tensor]:
-    """Return the importance of attention heads or units: by gradients on `examples`, or else by magnitude."""
+    """Return the importance of attention heads or units: by gradients on `examples`, or else by weight norms."""
     loss = examples.loss
     if loss is None or not examples.batches:
         return magnitude_importance(parts)
@@ -125,7 +121,7 @@ def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData)
 
 
 def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
-    """Prune all heads or units of modules except those in `kept`; return the numbers before and after."""
+    """Prune attention heads or units of modules, except those in `kept`; return the numbers before and after."""
     before = sum(part.units for part in parts.values())
     for path, part in parts.items():
         part.keep_units(kept[path])

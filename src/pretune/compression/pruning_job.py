@@ -19,7 +19,7 @@ from pretune.training.run_folder import Run, finish_run, start_run, write_run_re
 
 @dataclass(frozen=True, kw_only=True)
 class PruningJob(CompressionJob):
-    """A pruning job with all settings resolved: the model, what to remove, and how to fine-tune afterwards."""
+    """A pruning job: the model, what to remove, and how to fine-tune afterwards."""
 
     model: str
     pruning: PruningSpec
@@ -35,7 +35,7 @@ class PruningJob(CompressionJob):
         return bool(self.epochs or self.budget)
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the command-line options."""
+        """Return the options that determine the result of a pruning job, named like the command-line options."""
         fractions = {
             name: value for name, value in asdict(replace(self.pruning, vocabulary_texts=None)).items() if value
         }
@@ -45,7 +45,7 @@ class PruningJob(CompressionJob):
 
 
 def run_pruning(job: PruningJob) -> Run:
-    """Prune a model, fine-tune it if the job has a budget for that, compare it with the original, and return the run."""
+    """Prune a model, fine-tune it if the job has a budget for it, compare it with the original, and return the run."""
     pruning = job.pruning.check()
     if job.trains and job.train is None:
         raise PretuneError("fine-tuning the pruned model needs labeled examples; give them with --train")

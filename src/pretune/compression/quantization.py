@@ -39,7 +39,7 @@ HALF_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationJob(CompressionJob):
-    """A quantization job with all settings resolved: the model, the method, and the data."""
+    """A quantization job: the model, the method, and the data."""
 
     model: str
     method: QuantizationMethod = "dynamic"
@@ -50,7 +50,7 @@ class QuantizationJob(CompressionJob):
     ignore_mismatched: bool = False
 
     def recipe(self) -> dict[str, Any]:
-        """Return the options that determine the result, under the names of the command-line options."""
+        """Return the options that determine the result of a quantization job, named like the command-line options."""
         names = ("model", "method", "backend", "per_channel", "bits", "train", "dev")
         options = {name: getattr(self, name) for name in names}
         return self.write_recipe({**options, **self.columns, "seed": self.seed})
@@ -88,10 +88,7 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
-    """Return the default backend for a quantization method and a model: "onnx" or "torch".
-
-    It is torch for generative models, for heads that an ONNX graph cannot feed, and if only the file shall shrink.
-    """
+    """Return "torch" for methods that only shrink the file and models that ONNX graphs do not support, else "onnx"."""
     if method in ("static", "qat"):
         return "onnx"
     small = method in ("weight-only", *HALF_PRECISION)
@@ -99,7 +96,7 @@ def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
 
 
 def graph_obstacle(task: Task | None) -> str:
-    """Return why a task's head cannot follow an ONNX graph, which outputs only the last layer; "" if it can."""
+    """Return why a task's head cannot run on the output of an ONNX graph, the last layer; "" if it can."""
     if isinstance(task, OnLayerFeatures):
         return "its head reads several layers"
     if task is not None and task.uses_language_model_head:
@@ -108,7 +105,7 @@ def graph_obstacle(task: Task | None) -> str:
 
 
 def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) -> None:
-    """Raise an error for options that contradict each other or do not fit the model."""
+    """Raise an error for quantization options that contradict each other or do not suit the model."""
     model = source.model
     if job.method == "qat" and job.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
@@ -126,7 +123,7 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     if not job.per_channel and backend != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx backend; leave it out")
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
-        kind = source.require_task("an ONNX graph needs one").kind
+        kind = source.require_task("an ONNX graph needs a task").kind
         raise PretuneError(
             f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )
@@ -180,11 +177,8 @@ def write_qat_graph(
     model: Model, scorer: onnx_export.GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
-
-    The outputs of the graph must be about as close to those of the fake-quantized model as the latter are to those of the float
-    model. They cannot be much closer: a value halfway between two steps may be rounded either way, and each layer amplifies
-    the difference.
-    """
+    These may differ from the fake-quantized model's as much as the latter differ from the float model's: values between
+    two steps may be rounded either way, and each layer amplifies the difference."""
     plain = onnx_export.model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)
     trained = onnx_export.model_outputs(model, scorer)

@@ -27,7 +27,7 @@ _CUT = re.compile(r"(layers|first|shared)=(\d+)")
 
 
 def parse_student(student: str) -> tuple[str, int] | None:
-    """Return how --student derives the student from its teacher, as (method, number); None if it names a model."""
+    """Return (method, number) if --student derives the student from its teacher, or None if it names a model."""
     cut = _CUT.fullmatch(student.replace(" ", ""))
     if cut is None and "=" in student and not Path(student).exists():
         raise PretuneError(
@@ -37,7 +37,7 @@ def parse_student(student: str) -> tuple[str, int] | None:
 
 
 def student_depth(student: str, teacher: Model) -> int:
-    """Return the number of layers of the student that --student describes."""
+    """Return the number of layers of the student that --student describes, given its teacher."""
     cut = parse_student(student)
     if cut is not None:
         return teacher.backbone.depth if cut[0] == "shared" else cut[1]
@@ -46,10 +46,8 @@ def student_depth(student: str, teacher: Model) -> int:
 
 
 def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> tuple[str, str | None]:
-    """Return the model that a student starts from, and a tokenizer folder if the model has no tokenizer.
-
-    A model derived from the teacher is saved in OUT/intermediate/start.
-    """
+    """Return the preset or folder that a student starts from, and a tokenizer folder for a preset, which has none.
+    A student that consists of layers of the teacher is saved in OUT/intermediate/start."""
     if is_preset(student):
         return student, str(find_folder(reference))
     cut = parse_student(student)

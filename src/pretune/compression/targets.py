@@ -16,7 +16,7 @@ EXAMPLES = "write, for example, latency=5ms, size=20MB or quality>=0.97"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate model with its size, latency, and quality relative to the uncompressed model."""
+    """A candidate of a compression search, with its size, latency, and quality relative to the uncompressed model."""
 
     name: str
     bytes: int
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Target:
-    """A target of compression: an upper limit of latency or size, or a lower limit of quality."""
+    """A target of compression: a maximum latency or size, or a minimum quality."""
 
     kind: str
     limit: float
@@ -37,14 +37,14 @@ class Target:
         return f"size={self.limit:.0f}" if self.kind == "size" else f"quality>={self.limit:g}"
 
     def met(self, candidate: Candidate) -> bool:
-        """Return whether a candidate meets the target."""
+        """Return whether a candidate model meets the compression target."""
         if self.kind == "quality":
             return candidate.quality >= self.limit
         return (candidate.latency if self.kind == "latency" else candidate.bytes) <= self.limit
 
 
 def parse_target(text: str) -> Target:
-    """Return the target that an expression describes.
+    """Return the compression target that an expression such as latency=5ms describes.
 
     >>> parse_target("latency=5ms"), parse_target("quality>=0.97")
     (Target(kind='latency', limit=0.005), Target(kind='quality', limit=0.97))
@@ -67,10 +67,8 @@ def parse_target(text: str) -> Target:
 
 
 def choose_candidate(candidates: Sequence[Candidate], targets: Sequence[Target]) -> Candidate | None:
-    """Return the best candidate that meets all targets, or None if none does.
-
-    If the targets limit only quality, the fastest is the best; otherwise the one with the highest quality, or the smaller of two.
-    """
+    """Return the best candidate model that meets all targets, or None.
+    The best has the highest quality, then the smallest size; if targets limit only quality, the lowest latency."""
     fitting = [one for one in candidates if all(target.met(one) for target in targets)]
     if not fitting:
         return None

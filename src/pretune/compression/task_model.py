@@ -45,7 +45,7 @@ class TrainedModel:
         return cls(find_folder(reference), model, tasks[0] if tasks else None)
 
     def require_task(self, why: str) -> Task:
-        """Return the task; raise an error if the model has none, with `why` as the reason that one is needed."""
+        """Return the task of the model; raise an error if it has none, with `why` as the reason that one is needed."""
         if self.task is None:
             raise PretuneError(f"{self.folder}: this model was not trained for a task, but {why}; fine-tune it first")
         return self.task
@@ -56,16 +56,16 @@ class TrainedModel:
         return self.model.objective or (self.task.name if self.task is not None else "")
 
     def read(self, file: str | Path | None, columns: Mapping[str, str]) -> Any:
-        """Return the labeled examples of a file, or None without a file; raise an error for labels the model does not know."""
+        """Return the labeled examples of a file (None for None); raise an error for labels the model does not know."""
         if file is None:
             return None
-        task = self.require_task(f"{file} has examples of one")
+        task = self.require_task(f"{file} has labeled examples")
         rows = task.read(file, columns)
         task.check_labels(rows)
         return rows
 
     def importance_data(self, rows: Any) -> ImportanceData:
-        """Return batches of some labeled examples, with the loss of the task, to measure importance or calibrate on."""
+        """Return some labeled examples as batches, with the loss of the task, to measure importance or calibrate on."""
         task = self.task
         if rows is None or task is None:
             return ImportanceData([])
@@ -83,10 +83,8 @@ class TrainedModel:
 
 
 def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, Any]:
-    """Return a comparison of models by quality (if there are `dev` examples), size, latency, and throughput.
-
-    `models` in the result has one table row per model; the other entries compare the last model with the first, the original.
-    """
+    """Return a comparison of models by size, latency, throughput and, if there are `dev` examples, quality.
+    `models` in the result has one row per model; the other entries compare the last model with the first."""
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     rows, scores = [], {}
     for name, one in models.items():

@@ -12,11 +12,7 @@ from pretune.training.recipe_sections import Budget
 
 @dataclass
 class Clock:
-    """A counter of what a training run has used so far: steps, tokens, floating-point operations, and seconds.
-
-    Seconds are the time that steps take, including the preparation of their batches. The time of evaluations is counted
-    separately, in `evaluation`. A resumed training continues from the saved counts.
-    """
+    """A counter of the steps, tokens, FLOPs, and seconds that a training run has used; evaluation time is separate."""
 
     budget: Budget
     used: dict[str, float] = field(default_factory=lambda: {"steps": 0.0, "tokens": 0.0, "flops": 0.0, "seconds": 0.0})
@@ -27,12 +23,12 @@ class Clock:
         self._zero = self.now() - self.used["seconds"]  # when an uninterrupted training would have started
 
     def elapsed(self) -> float:
-        """Return the seconds of training so far."""
+        """Return the training time so far in seconds, without the time of evaluations."""
         return self.now() - self._zero
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Count the time inside the block as evaluation, not as training."""
+        """Stop the training clock inside the block, whose time is counted as evaluation."""
         started = self.now()
         try:
             yield
@@ -42,23 +38,23 @@ class Clock:
             self.evaluation += duration
 
     def add(self, tokens: float, flops: float, seconds: float) -> None:
-        """Count one training step; `seconds` is the training time so far, the same on all processes."""
+        """Count one step of `tokens` tokens and `flops` FLOPs; `seconds` is the total training time so far."""
         self.used["steps"] += 1
         self.used["tokens"] += tokens
         self.used["flops"] += flops
         self.used["seconds"] = seconds
 
     def progress(self, tokens: float = 0.0, flops: float = 0.0, steps: float = 0.0, seconds: float = 0.0) -> float:
-        """Return the share of the training budget, 0 to 1, that is used, including the given additional amounts."""
+        """Return the used share of the training budget, 0 to 1, as if the given amounts were used in addition."""
         more = {"steps": steps, "tokens": tokens, "flops": flops, "seconds": seconds}
         shares = [(self.used[name] + more[name]) / limit for name, limit in self.budget.limits.items()]
         return min(1.0, max(shares, default=0.0))
 
     @property
     def spent(self) -> bool:
-        """Whether a limit of the budget is reached."""
+        """Whether the training budget is used up."""
         return self.progress() >= 1.0
 
     def due(self, every: int | None, ahead: int = 0) -> bool:
-        """Return whether the number of steps so far, plus `ahead`, is a multiple of `every`; False if `every` is 0 or None."""
+        """Return whether the steps so far, plus `ahead`, are a multiple of `every`; False if `every` is 0 or None."""
         return bool(every) and (int(self.used["steps"]) + ahead) % (every or 1) == 0

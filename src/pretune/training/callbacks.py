@@ -19,7 +19,7 @@ from pretune.training.data_streams import Pack
 
 @dataclass
 class Step:
-    """The record of one optimizer step, which the loop fills in during the step and callbacks read."""
+    """The record of one training step, which the training loop fills in during the step and callbacks read."""
 
     number: int  # 1 for the first step of a run
     used: dict[str, float]  # what the clock had counted before the step
@@ -36,57 +36,57 @@ class Step:
 
 
 class Callback:
-    """A part of training that acts around the steps of the loop, with hooks that do nothing by default."""
+    """A base class of callbacks for the training loop, with hooks that do nothing by default."""
 
     name: ClassVar[str] = ""  # of its entry in a checkpoint; without one it has no state to save
     finished: bool = False  # set to end training after the current step
 
     def running(self) -> AbstractContextManager[Any]:
-        """Return a context manager that is open while the loop takes steps."""
+        """Return a context manager that the training loop keeps open from its first step to its last."""
         return nullcontext()
 
     def before_step(self, step: Step) -> None:
-        """Run before the first forward pass of a step."""
+        """Handle the start of a training step; the training loop calls this before the first forward pass."""
 
     def after_backward(self, step: Step) -> None:
-        """Run when all gradients of a step are complete, before they are clipped."""
+        """Handle complete gradients; the training loop calls this in each step, before gradient clipping."""
 
     def allow_update(self, step: Step) -> bool:
-        """Return whether the optimizers may update the parameters in a step, whose gradient norm is known."""
+        """Return whether a step may update the parameters; the training loop calls this in each step after clipping."""
         return True
 
     def after_update(self, step: Step) -> None:
-        """Run after the update of the parameters, before the evaluation that may follow."""
+        """Handle a parameter update; the training loop calls this after the optimizers, before an evaluation."""
 
     def evaluating(self) -> AbstractContextManager[Any]:
-        """Return a context manager that is open during an evaluation and the `on_evaluate` hooks."""
+        """Return a context manager that the training loop keeps open during each evaluation."""
         return nullcontext()
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Run after an evaluation, with its metrics."""
+        """Handle the metrics of an evaluation; the training loop calls this after each evaluation."""
 
     def after_step(self, step: Step) -> None:
-        """Run at the end of a step, when `step` says whether it is the last one."""
+        """Handle the end of a training step; the training loop calls this when `step.last` is known."""
 
     def on_end(self) -> dict[str, float]:
-        """Run after the last step, and return metrics for the results of the training."""
+        """Handle the end of training, and return metrics to add to the results of the run."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the callback to save in a checkpoint, as JSON data."""
+        """Return the state of a training callback as JSON data, to be saved in a checkpoint."""
         return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors of the callback to save in a checkpoint, by name."""
+        """Return the tensors of a training callback by name, to be saved in a checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore the callback from the results of `state` and `tensors`, as saved in a checkpoint."""
+        """Restore a training callback from the state and the tensors that a checkpoint has saved for it."""
 
 
 @contextmanager
 def opened(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
-    """Open several contexts, one after the other, and close them in reverse."""
+    """Enter several context managers in order, and exit them in reverse order at the end of the block."""
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)

@@ -52,7 +52,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class LogStepState(TypedDict):
-    """The entry of one recent step in state.json: sums and numbers of targets per loss term, and the clock before it."""
+    """The losses of one recent step in a checkpoint: their sums, numbers of targets, and the budget used before it."""
 
     sums: dict[str, float]
     totals: dict[str, float]
@@ -60,14 +60,14 @@ class LogStepState(TypedDict):
 
 
 class LogState(TypedDict):
-    """The entry of the metrics log in state.json."""
+    """The state of the metrics log in a checkpoint: the last metrics, and the losses of recent steps."""
 
     last: dict[str, int | float]  # the last metrics
     recent: list[LogStepState]
 
 
 class CheckpointState(TypedDict):
-    """The content of state.json."""
+    """The content of a checkpoint's state.json: step, clock, position in the data, callback states, and checksums."""
 
     step: int
     clock: dict[str, float]
@@ -80,7 +80,7 @@ class CheckpointState(TypedDict):
 
 @dataclass
 class CheckpointWriter:
-    """A writer of a run's checkpoints, one at a time in the background, which deletes all but the newest `keep`."""
+    """A writer of training checkpoints in the background, one at a time, which keeps only the newest `keep`."""
 
     run: Path
     world: World
@@ -96,10 +96,8 @@ class CheckpointWriter:
         return self.pending is not None and not self.pending.done()
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
-        """Copy the tensors of a checkpoint, grouped by file name, and start to write them in the background.
-
-        The tensors in `shared` are the same in all processes, or rows of the same sharded tensors; those in `own` are not.
-        """
+        """Copy the tensors of a checkpoint to the CPU, and start to write them to files in the background.
+        `shared` and `own` map file names to named tensors; those in `own` are different in each process."""
         self.finish()
         self.state = state
         self.world.run_on_first(self._begin)
@@ -112,7 +110,7 @@ class CheckpointWriter:
         self.pending = self.thread.submit(self._write, files)
 
     def finish(self) -> None:
-        """Wait until the pending checkpoint is written, and commit it; all processes call this together."""
+        """Wait until the pending checkpoint is written, and rename its folder; all processes call this together."""
         if self.pending is None:
             return
         error = self.pending.exception()
@@ -137,17 +135,16 @@ class CheckpointWriter:
 
     @property
     def _final(self) -> Path:
-        """The final path of the current checkpoint's folder, to which it is renamed when complete."""
         return self.run / FOLDER / f"step-{self.state['step']:08d}"
 
     def _begin(self) -> None:
-        """Delete temporary folders of killed processes, and create one for the current checkpoint."""
+        """Delete temporary checkpoint folders of killed processes, and create one for the current checkpoint."""
         if self._final.parent.is_dir():
             remove_temporaries(self._final.parent)
         self.temporary = temporary_folder(self._final)
 
     def _write(self, files: Mapping[str, dict[str, Tensor]]) -> dict[str, str]:
-        """Write tensors, grouped by file name, to the temporary folder, and return the checksum of each file."""
+        """Write files of named tensors to the temporary checkpoint folder, and return the checksum of each file."""
         checksums = {}
         for name, tensors in files.items():
             content = save(tensors)
@@ -157,7 +154,7 @@ class CheckpointWriter:
         return checksums
 
     def _commit(self) -> None:
-        """Write state.json, rename the temporary folder, and delete the oldest checkpoints."""
+        """Complete the current checkpoint: write state.json, rename the folder, and delete the oldest checkpoints."""
         try:
             write_checksummed_json(self.temporary / STATE, self.state)
             if self._final.exists():
@@ -172,7 +169,7 @@ class CheckpointWriter:
 
 
 def copy_to_host(tensors: Tensors, sharded_only: bool = False) -> dict[str, Tensor]:
-    """Return copies of tensors in host memory, of a sharded one the local rows; `sharded_only` omits all others."""
+    """Return CPU copies of tensors by name (only the local rows if sharded); `sharded_only` skips unsharded tensors."""
     return {
         name: local_rows(tensor.detach()).to("cpu", copy=True).contiguous()
         for name, tensor in tensors.items()
@@ -181,7 +178,7 @@ def copy_to_host(tensors: Tensors, sharded_only: bool = False) -> dict[str, Tens
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """A mapping of the tensors of several files, read on access; parts of a tensor in several files are concatenated."""
+    """A mapping from names to tensors in files, read on access; a tensor that is split over files is concatenated."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.where: dict[str, list[Any]] = {}
@@ -207,7 +204,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return the state and the tensors of the newest intact checkpoint, or None if there are none; raise if all are damaged."""
+    """Return state and tensors of a run's newest intact checkpoint (None if it has none); raise if all are damaged."""
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):
@@ -237,7 +234,7 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """Return the content of state.json of a checkpoint; raise an error for a wrong checksum, schema, or file name."""
+    """Return the content of state.json in a checkpoint folder; raise an error if the file is damaged."""
     content = read_checksummed_json(folder / STATE, "the state of a checkpoint")
     state = validate_schema(content, CheckpointState, str(folder / STATE))
     for file in state["checksums"]:
@@ -247,7 +244,7 @@ def read_state(folder: Path) -> CheckpointState:
 
 
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state tensors of optimizers, named INDEX/PARAMETER/KEY by optimizer, parameter, and key."""
+    """Return the state tensors of the optimizers of the model `root`, named OPTIMIZER_NUMBER/PARAMETER/KEY."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in root.named_parameters()}
     tensors = {}
     for number, optimizer in enumerate(optimizers):
@@ -258,7 +255,7 @@ def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) 
 
 
 def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer], saved: Tensors) -> None:
-    """Restore the states of optimizers from tensors named as `optimizer_tensors` names them."""
+    """Restore the states of optimizers from the tensors that `optimizer_tensors` returned before."""
     parameters = dict(root.named_parameters())
     for name, tensor in saved.items():
         number, parameter_name, key = name.split("/")

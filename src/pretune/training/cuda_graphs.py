@@ -33,7 +33,8 @@ class Recording:
     trained: set[nn.Parameter]  # parameters that receive a gradient
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Replay the graph on another batch, adding to the gradients; return the loss and the scalar that was differentiated."""
+        """Replay the recorded CUDA graph on a batch, adding to the gradients; return the loss and its scalar total.
+        The loss is divided by `totals`, the number of targets of each loss term."""
         for place, value in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
         for term, place in self.totals.items():
@@ -46,7 +47,7 @@ class Recording:
 
 @dataclass
 class CudaGraphs:
-    """Execution of steps as CUDA graphs: one per data stream, recorded with its first batch, and one for the update."""
+    """An executor of training steps as CUDA graphs, recorded once per data stream, and once for the update."""
 
     model: nn.Module
     device: torch.device
@@ -60,7 +61,8 @@ class CudaGraphs:
     untrained: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # by the streams of a step
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch; return its loss and the scalar that was differentiated."""
+        """Run the forward and backward pass of a batch as a CUDA graph; return the loss and its scalar total.
+        The loss of the objective `joint` is divided by `totals`, the number of targets of each loss term."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before
@@ -68,7 +70,7 @@ class CudaGraphs:
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Run a forward and backward pass a few times, so that all memory is allocated, then record it as a CUDA graph."""
+        """Record the forward and backward pass of the objective `joint` on a batch as a CUDA graph, after a warmup."""
         inputs = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
@@ -95,17 +97,17 @@ class CudaGraphs:
         return Recording(graph, inputs, terms, loss, objective.detach(), trained)
 
     def update(self, function: Callable[[], Tensor]) -> Tensor:
-        """Run the function that ends a step, or replay its recording, and return the gradient norm."""
+        """Call the function that updates the parameters, or replay its CUDA graph, and return the gradient norm."""
         with self.without_idle_gradients():
             return self._record_or_replay(function) if self.replays_update else function()
 
     def forget(self) -> None:
-        """Discard the recorded forward and backward passes, because the model has changed."""
+        """Discard the recorded CUDA graphs of forward and backward passes, because the model has changed."""
         self.recordings.clear()
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Remove, inside the block, the zero gradients of parameters that this step does not train: optimizers would change them."""
+        """Hide gradients inside the block for parameters that this step does not train, so that they do not change."""
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))
@@ -120,7 +122,7 @@ class CudaGraphs:
         self.taken.clear()
 
     def _record_or_replay(self, function: Callable[[], Tensor]) -> Tensor:
-        """Run an update the first time, record it as a CUDA graph the second time, and replay the graph from then on."""
+        """Call an update function the first time, record it as a CUDA graph the second time, then replay the graph."""
         streams = frozenset(self.taken)
         if streams not in self.updates:
             self.updates[streams] = None
@@ -137,7 +139,7 @@ class CudaGraphs:
 
 
 def batch_tensors(batch: Batch) -> list[Tensor]:
-    """Return all tensors of a batch, in a fixed order."""
+    """Return all tensors of a batch as a list, in a fixed order."""
     tensors: list[Tensor] = []
     for packed in batch.packed:
         tensors += [packed.ids, packed.offsets, packed.positions, *packed.columns.values()]

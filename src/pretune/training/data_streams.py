@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The coordinates (stream, epoch, index) of a pack, the packed sequences of one forward pass."""
+    """The position (data stream, epoch, index) of a pack: sequences that one forward pass reads, without padding."""
 
     stream: int  # index of its stream
     epoch: int
@@ -26,14 +26,14 @@ class Pack:
 
 
 def describe_packs(packs: Sequence[Pack]) -> str:
-    """Return the coordinates of packed batches (stream, epoch, index) as text, for messages."""
+    """Return the positions of packs of sequences (data stream, epoch, index) as text for an error message."""
     names = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
     return "; ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
 
 
 @dataclass
 class DataStream:
-    """The stream of packed batches of one joint objective, epoch after epoch."""
+    """An endless stream of batches of packed sequences, for one objective or several that share a forward pass."""
 
     joint: JointObjective
     data: Data
@@ -54,7 +54,7 @@ class DataStream:
             self._epochs = {}
 
     def next(self) -> tuple[int, int]:
-        """Advance to the next packed batch, and return its epoch and its index in the epoch."""
+        """Advance a data stream to its next batch, and return the epoch and the index of the batch in the epoch."""
         while self.index >= len(self.epoch_plan(self.epoch)):
             if self.index == 0:
                 raise PretuneError(f"{self.joint}: the corpus is too small to fill one batch; add more text")
@@ -65,7 +65,7 @@ class DataStream:
         return place
 
     def epoch_plan(self, epoch: int) -> Epoch:
-        """Return the division of an epoch into packed batches of sequences; the last two epochs are cached."""
+        """Return how the sequences of an epoch are divided into batches; the last two epochs are cached."""
         if epoch not in self._epochs:
             self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
             self._epochs[epoch] = self.joint.arrange(self.data, self.packing, EpochRandom(self.seed, epoch))
@@ -73,11 +73,11 @@ class DataStream:
 
     @property
     def capacity(self) -> Capacity | None:
-        """The fixed shapes of batches, or None if each batch has its own shape."""
+        """The fixed tensor shapes of all batches of a data stream, or None if shapes vary."""
         return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
-        """Build the batch with this epoch and index, a function of the seed and of the training `progress` only."""
+        """Build the batch at an index of an epoch; it depends only on this position, the seed, and the progress."""
         tokenizer, draws = self.data.tokenizer, EpochRandom(self.seed, epoch, progress)
         sequences = self.joint.corrupt(self.epoch_plan(epoch).pack(index), tokenizer, draws)
         return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
@@ -85,7 +85,7 @@ class DataStream:
 
 @dataclass
 class LengthStage:
-    """A stage of the training in which sequences have one length; it has one data stream per joint objective."""
+    """A stage of training with one sequence length, which has its own data streams."""
 
     until: float  # share of the budget at which it ends
     first: int  # index of its first stream
@@ -94,7 +94,7 @@ class LengthStage:
 
 @dataclass
 class DataStreams:
-    """The data streams of a mixture of objectives, which take turns according to their shares."""
+    """The data streams of several training objectives, from which batches are taken according to their shares."""
 
     mixture: Mixture
     streams: list[DataStream]  # those of the first stage, then those of the second, and so on
@@ -105,7 +105,7 @@ class DataStreams:
     shares: Callable[[float], Sequence[float]] | None = None
 
     def next_step(self, progress: float = 0.0) -> list[Pack]:
-        """Return the packed batches of the next step, each from the stream that is furthest behind its share."""
+        """Choose the batches of the next step at a training progress of 0 to 1; return their positions in the data."""
         stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
         own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
         shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]
@@ -119,21 +119,21 @@ class DataStreams:
         return chosen
 
     def _growth(self, progress: float) -> float:
-        """Return the batch size relative to its full size, which grows linearly at first (batch size warmup)."""
+        """Return the batch size relative to the full size at a training progress of 0 to 1 (batch size warmup)."""
         if self.size_warmup is None or progress >= self.size_warmup[1]:
             return 1.0
         return self.size_warmup[0] + (1.0 - self.size_warmup[0]) * progress / self.size_warmup[1]
 
     def batch(self, pack: Pack, progress: float) -> Batch:
-        """Build the batch for the coordinates `pack` (stream, epoch, index), at a training progress from 0 to 1."""
+        """Build the batch at the position `pack` (data stream, epoch, index), for a training progress of 0 to 1."""
         return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
 
     def state(self) -> list[dict[str, int]]:
-        """Return the positions of all streams, for a checkpoint."""
+        """Return the positions of all data streams, to be saved in a checkpoint."""
         return [{"epoch": s.epoch, "index": s.index, "taken": s.taken} for s in self.streams]
 
     def restore(self, state: list[dict[str, int]]) -> None:
-        """Move all streams to the positions saved in a checkpoint."""
+        """Move all data streams to the positions that were saved in a checkpoint."""
         for stream, saved in zip(self.streams, state, strict=True):
             stream.epoch, stream.index, stream.taken = saved["epoch"], saved["index"], saved["taken"]
 
@@ -149,16 +149,13 @@ def make_streams(
     size_warmup: tuple[float, float] | None = None,
 ) -> DataStreams:
     """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
-
-    `length_schedule` are pairs of a share of the budget and the sequence length until then; without them the length of `packing`
-    applies throughout.
-    """
+    `length_schedule` has pairs (share of the budget, sequence length until then); empty: the length in `packing`."""
     if len(mixture.shares) > 1 and mixture.stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot alternate with others; train with it alone")
     if mixture.stateful and (len(length_schedule) > 1 or size_warmup is not None):
         raise PretuneError(
             f"{mixture}: a stateful objective needs one sequence length and one batch size; "
-            "remove batch.size_warmup, and all but one of batch.length_schedule"
+            "remove batch.size_warmup, and all but one entry of batch.length_schedule"
         )
     streams: list[DataStream] = []
     built = []

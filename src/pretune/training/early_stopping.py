@@ -15,10 +15,7 @@ from pretune.training.callbacks import Callback, Step
 
 
 class EarlyStopping(Callback):
-    """A callback that keeps a copy of the best parameters and ends training when a metric stops improving.
-
-    Training ends after `patience` evaluations in a row without a higher metric; a metric that is not a number is the lowest.
-    """
+    """A callback that ends training after `patience` evaluations without a better metric, and keeps the best model."""
 
     name: ClassVar[str] = "best"
 
@@ -38,7 +35,7 @@ class EarlyStopping(Callback):
         return self.waited >= self.patience
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Copy the parameters if the metric is better than in all evaluations before."""
+        """Copy the model's parameters if the early stopping metric is higher than in all evaluations before."""
         if self.best and not _comparable(metrics[self.metric]) > _comparable(self.metrics[self.metric]):
             self.waited += 1
             return
@@ -47,7 +44,7 @@ class EarlyStopping(Callback):
 
     @torch.no_grad()
     def on_end(self) -> dict[str, float]:
-        """Load the best parameters into the model, and return their metrics."""
+        """Load the best parameters into the model at the end of training, and return their metrics."""
         for name, best in self.best.items():
             self.parameters[name].copy_(best)
         if not self.clock.spent:
@@ -56,11 +53,11 @@ class EarlyStopping(Callback):
         return {f"dev/{name}": value for name, value in self.metrics.items()} | {"best_step": float(self.best_step)}
 
     def state(self) -> dict[str, Any]:
-        """Return the metrics and the step of the best evaluation, and the evaluations since, for a checkpoint."""
+        """Return the step and the metrics of the best evaluation, and the evaluations since, for a checkpoint."""
         return {"found": self.metrics, "step": self.best_step, "waited": self.waited}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the best parameters, for a checkpoint."""
+        """Return the best parameters so far by name, to be saved in a checkpoint."""
         return self.best
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -70,5 +67,4 @@ class EarlyStopping(Callback):
 
 
 def _comparable(metric: float) -> float:
-    """Return a metric, or -inf if it is not a number."""
     return -math.inf if math.isnan(metric) else metric

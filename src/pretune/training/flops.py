@@ -31,7 +31,7 @@ from pretune.runtime.arrays import Array
 
 @dataclass
 class Flops:
-    """A counter of the FLOPs of batches, which determines the sizes of the model only once."""
+    """A counter of the floating-point operations (FLOPs) of a model's forward and backward passes."""
 
     root: nn.Module
 
@@ -40,11 +40,11 @@ class Flops:
         self._head_sizes = cache(head_sizes)
 
     def training(self, batch: Batch) -> float:
-        """Return the FLOPs of one forward and backward pass."""
+        """Return the FLOPs of one forward and backward pass over a batch."""
         return 3.0 * sum(self.itemize(batch).values())
 
     def itemize(self, batch: Batch) -> dict[str, float]:
-        """Return the FLOPs of one forward pass by component: matrices, attention, recurrence, and each head."""
+        """Return the FLOPs of a forward pass over a batch by component, such as matrices, attention, and heads."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
         if len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
@@ -81,7 +81,7 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """Return the FLOPs of a head by component; parts with their own loss (ELECTRA's generator) are separate."""
+        """Return the FLOPs of a head on sequences of the given lengths; parts with their own loss are separate."""
         named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
         others = {child: term for child, term in named if term in batch.targets}
         tied = self.root.backbone.embed.tokens.numel()  # type: ignore[union-attr, operator]
@@ -92,7 +92,7 @@ class Flops:
 
 
 def module_sizes(module: nn.Module) -> OperationSizes:
-    """Return the sizes of a module, with all modules inside it, that determine its FLOPs."""
+    """Return the sizes of all layers in a module (matrices, attention, recurrence) that determine its FLOPs."""
     sizes = OperationSizes()
     for child in repeated_modules(module):
         sizes.add(child)
@@ -101,13 +101,13 @@ def module_sizes(module: nn.Module) -> OperationSizes:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The sizes of a head that determine its FLOPs."""
+    """The sizes of a model head that determine its FLOPs: its weights, and the encoders inside it."""
 
     weights: int  # used once per target
     encoders: list[OperationSizes]  # that read all tokens
 
     def flops(self, targets: float, lengths: Array) -> float:
-        """Return the FLOPs of the head for this number of targets."""
+        """Return the FLOPs of a head for a number of targets in sequences of the given lengths."""
         if not targets:
             return 0.0
         inside = sum(2 * sizes.matrices * lengths.sum() + sizes.attention(lengths) for sizes in self.encoders)
@@ -115,7 +115,8 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> HeadSizes:
-    """Return the sizes that determine the FLOPs of `part` of a head; `tied` is the size of the token embedding."""
+    """Return the sizes that determine the FLOPs of a head, except for the children named in `without`.
+    `tied` is the number of weights of the token embedding, which the head may share."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):
@@ -128,7 +129,7 @@ def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> Hea
 
 
 def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield a module and all modules inside it; shared layers are repeated once per depth at which they run."""
+    """Yield a module and all its submodules; a shared layer is repeated once per depth at which it runs."""
     for child in module.modules():
         yield child
         if isinstance(child, TransformerStack):

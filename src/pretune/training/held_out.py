@@ -13,9 +13,8 @@ PASSAGE = 512  # approximate maximum tokens of a passage
 
 
 def split_rows(count: int, share: float) -> tuple[Array, Array]:
-    """Split `count` rows into those to train on and those to evaluate on, independent of the seed; return row numbers.
-
-    The rows to evaluate on are the fraction `share` of all rows, but at least 8, or a tenth if there are fewer than 80.
+    """Return the numbers of the rows to train on and of those to evaluate on, split at random with a fixed seed.
+    The latter are a fraction `share` of all rows, but at least 8, or a tenth if there are fewer than 80 rows.
 
     >>> [len(part) for part in split_rows(1000, 0.01)], [len(part) for part in split_rows(50, 0.01)]
     ([990, 10], [45, 5])
@@ -26,11 +25,8 @@ def split_rows(count: int, share: float) -> tuple[Array, Array]:
 
 
 def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]:
-    """Return a token store, the documents in it to train on, and those to evaluate on, independent of the seed.
-
-    If there are fewer than ten documents, passages of whole sentences are held out instead, which are documents of the
-    returned store. Text of fewer than ten sentences is not split.
-    """
+    """Return a token store, and the indices of its documents to train on and (a fraction `share`) to evaluate on.
+    If there are fewer than ten documents, the store is divided into passages first, which are held out instead."""
     train, held_out = split_rows(store.documents, share)
     if share <= 0 or len(held_out):
         return store, train, held_out
@@ -43,7 +39,7 @@ def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]
 
 
 def passages(store: Store, tokens: int) -> Array:
-    """Return the first sentence of every passage: consecutive sentences of one document with about `tokens` tokens."""
+    """Return the index of the first sentence of each passage: a part of a document with about `tokens` tokens."""
     sentences, documents = store.sentence_offsets[:-1], store.document_offsets
     document = np.searchsorted(documents, np.arange(len(sentences)), side="right") - 1
     number = (sentences - sentences[documents[document]]) // tokens  # index of the passage within its document

@@ -10,12 +10,12 @@ from typing import Any
 
 
 class Stopped(Exception):  # noqa: N818
-    """The exception that ends a training run which was interrupted and has saved a checkpoint."""
+    """An exception that ends an interrupted training run, after it has saved a checkpoint."""
 
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets instead of ending the process; in other threads it is never set."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets instead of ending the process (main thread only)."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

@@ -50,7 +50,7 @@ INTERVAL = 10  # steps whose mean loss is reported at the end if there are no lo
 
 @dataclass
 class Training:
-    """Everything the training loop needs: the model, the data, the settings, and where to run."""
+    """The input of the training loop: the model, the data, the settings, and where to run."""
 
     root: Network
     streams: DataStreams
@@ -79,7 +79,7 @@ class Training:
 
 
 def train_run(training: Training, resume: bool, is_deterministic: bool) -> dict[str, float]:
-    """Train in a run folder and return the last metrics; if interrupted, log how to resume and raise KeyboardInterrupt."""
+    """Train in a run folder and return the last metrics; on an interrupt, log how to resume and exit with an error."""
     try:
         with deterministic(is_deterministic), distributed.report_lost_process(training.world):
             last = train(training, resume)
@@ -163,7 +163,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 
 
 def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
-    """Return the callbacks that the settings of a training require, in the order in which they run."""
+    """Return the callbacks that the settings of the training `t` require, in the order in which they run."""
     callbacks: list[Callback] = []
     if t.update_hook is not None:
         callbacks.append(AfterUpdate(t.update_hook, clock))
@@ -179,25 +179,25 @@ def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str])
 
 @dataclass
 class AfterUpdate(Callback):
-    """A callback that calls a function with the share of the budget used after each update."""
+    """A callback that calls a function after each parameter update, with the share of the budget used."""
 
     function: Callable[[float], None]
     clock: Clock
 
     def after_update(self, step: Step) -> None:
-        """Call the function with the share of the budget used."""
+        """Call the function of this callback with the share of the training budget that is used."""
         self.function(self.clock.progress())
 
 
 @dataclass
 class StopDropout(Callback):
-    """A callback that turns dropout off when the share of the budget that the schedule sets is used."""
+    """A callback that turns dropout off when a share of the training budget is used (schedule.dropout_until)."""
 
     t: Training
     execution: Eager | CudaGraphs
 
     def before_step(self, step: Step) -> None:
-        """Turn dropout off if the share of the budget is reached and it is not off yet."""
+        """Turn dropout off as soon as the share of the training budget that the schedule sets is used."""
         start = self.t.schedule.dropout_until
         if start is not None and step.progress >= start and disable_dropout(self.t.root):
             self.execution.forget()
@@ -205,14 +205,15 @@ class StopDropout(Callback):
 
 @dataclass
 class Eager:
-    """Eager execution of training steps, without CUDA graphs; `CudaGraphs` has the same methods."""
+    """An executor of training steps without CUDA graphs, with the same methods as `CudaGraphs`."""
 
     model: nn.Module
     device: torch.device
     world: World
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch; return its loss and the scalar that was differentiated."""
+        """Run the forward and backward pass of a batch; return the loss and its scalar total.
+        The loss of the objective `joint` is divided by `totals`, the number of targets of each loss term."""
         loss = self.model(joint, batch.to(self.device))
         # Replicas average their gradients, but the loss is a sum over all of them.
         objective = loss.over(totals) * self.world.size
@@ -220,7 +221,7 @@ class Eager:
         return loss, objective.detach()
 
     def update(self, function: Callable[[], Tensor]) -> Tensor:
-        """Run the function that ends a step, and return the gradient norm it returns."""
+        """Call the function that updates the parameters, and return the gradient norm that it returns."""
         return function()
 
     def forget(self) -> None:
@@ -228,7 +229,7 @@ class Eager:
 
 
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
-    """Compile the model if the settings say so, and return how its steps are executed: eagerly or as CUDA graphs."""
+    """Compile the model if the settings `t` say so, and return an executor of its steps: eager, or CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
         layer.recompute = t.gradient_checkpointing
     if t.compiled:
@@ -257,7 +258,7 @@ def compile_once(model: nn.Module) -> None:
 def accumulate_gradients(
     t: Training, model: nn.Module, execution: Eager | CudaGraphs, dropout_seed: Tensor, batches: StepBatches, step: Step
 ) -> None:
-    """Run the forward and backward passes of all batches of a step, and record their losses in the step."""
+    """Run the forward and backward passes of all batches of a step, and record their losses in `step`."""
     for number, (pack, batch) in enumerate(zip(batches.packs, batches.batches, strict=True)):
         joint = t.streams.streams[pack.stream].joint
         batch.state = t.recurrent_states.get(pack.slot)
@@ -272,7 +273,7 @@ def accumulate_gradients(
 
 
 def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """Return the number of targets per loss term, of tokens, and of FLOPs of this process's batches, by name."""
+    """Return the numbers of targets per loss term, of tokens, and of FLOPs of batches, by name."""
     counts = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     counts["tokens"] = sum(batch.tokens for batch in batches)
     counts["flops"] = sum(flops.training(batch) for batch in batches)
@@ -280,21 +281,21 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Seed dropout and sampling for one batch as a function of the seed, the step, and the slot of `pack` in it."""
+    """Seed dropout and sampling for one batch, from the seed, the step, and the batch's position (`pack`) in it."""
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
 
 
 def seed_generators(number: int, device: torch.device) -> None:
-    """Seed the random generators of the CPU and of one device; `torch.manual_seed` also queues calls for absent devices."""
+    """Seed the random generators of the CPU and of one device (`torch.manual_seed` would seed those of all devices)."""
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
 
 
 def agreed_seconds(t: Training, clock: Clock) -> float:
-    """Return the seconds of training so far; with a time budget, all processes use those of the first one."""
+    """Return the training time so far in seconds; with a time budget, all processes get that of the first one."""
     seconds = clock.elapsed()
     if t.budget.seconds is None:
         return seconds
@@ -316,14 +317,14 @@ def update(
 
 
 def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale the gradients down to a maximum norm (0: no limit), and return their norm before that."""
+    """Clip the gradients of parameters to a maximum norm (0: no limit), and return their norm before clipping."""
     parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else math.inf)
     return full_scalar(norm)
 
 
 def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
-    """Update the parameters if `updated`, and clear the gradients; with `keep`, they are set to zero in place."""
+    """Let optimizers update the parameters if `updated`, then clear gradients; with `keep`, to zeros and not None."""
     for optimizer in optimizers:
         if updated:
             optimizer.step()
@@ -331,7 +332,7 @@ def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep
 
 
 def evaluate(t: Training, clock: Clock) -> dict[str, float]:
-    """Evaluate the model while the clock is paused, and return the metrics."""
+    """Evaluate the model of the training `t` with the training clock paused, and return the metrics."""
     assert t.evaluate is not None
     sharded = any(map(is_sharded, t.root.parameters()))
     with clock.paused():
@@ -344,7 +345,7 @@ def evaluate(t: Training, clock: Clock) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate_loss(root: Network, joint: JointObjective, batches: list[Batch], device: torch.device) -> dict[str, float]:
-    """Return the mean of every loss term and logged value over some batches; stateful objectives keep state between them."""
+    """Return the mean of each loss term and logged value over batches; stateful objectives keep state between them."""
     root.eval()
     state, sums, totals = None, dict[str, float](), dict[str, float]()
     for number, batch in enumerate(batches):

@@ -32,7 +32,7 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The loss of one step, as sums on the device that have not been fetched yet."""
+    """The losses of one training step, summed on the device and not yet copied to the host."""
 
     sums: dict[str, Tensor]  # per loss term, summed over its targets, and per logged value
     totals: dict[str, float]  # number of targets per term, over all processes
@@ -51,7 +51,7 @@ class PendingLine:
 
 
 def sum_by_name(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the sum of the tensors under each name over several mappings, in float32, on their device."""
+    """Return the sums of the tensors in several mappings by name, in float32."""
     sums: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.items():
@@ -62,10 +62,7 @@ def sum_by_name(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 class MetricsLog:
     """The metrics of a run, accumulated on the device and written to metrics.jsonl without making the device wait.
-
-    A line holds the mean loss of the last `interval` steps, weighted by their numbers of targets. This includes the last
-    line of a training: few steps may have passed since the line before, some of them with a small batch.
-    """
+    A line has the mean loss of the last `interval` steps, weighted by their numbers of targets."""
 
     def __init__(self, run: Path | None, world: World, clock: Clock, device: torch.device, interval: int) -> None:
         self.world, self.clock, self.device = world, clock, device
@@ -81,7 +78,7 @@ class MetricsLog:
             self._truncate(int(clock.used["steps"]))
 
     def _truncate(self, step: int) -> None:
-        """Remove the lines of metrics.jsonl for steps after `step`, which will be repeated, and incomplete lines."""
+        """Remove the lines of metrics.jsonl after a step, because a resumed run repeats them, and incomplete lines."""
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
@@ -97,12 +94,12 @@ class MetricsLog:
     def add(
         self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str], before: Mapping[str, float]
     ) -> None:
-        """Add the losses of a step without waiting for the device; `before` has the counts of the clock before the step."""
+        """Add the losses of a step to the log, with its number of targets per term and the budget used before it."""
         sums = sum_by_name({**loss.sums, **loss.logs} for loss in losses)
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(before)))
 
     def state(self) -> dict[str, Any]:
-        """Return the last metrics and, in a single process, the losses of the last steps, to be saved in a checkpoint."""
+        """Return the last metrics and, in a single process, the losses of recent steps, for a checkpoint."""
         self.flush()
         steps = list(self.recent) if self.world.size == 1 else []
         sums = [x for step in steps for x in step.sums.values()]
@@ -114,19 +111,19 @@ class MetricsLog:
         return {"last": dict(self.last), "recent": recent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the log from a checkpoint, so that a resumed training logs what an uninterrupted one would."""
+        """Restore the metrics log from a checkpoint, so that a resumed run logs what an uninterrupted one would."""
         self.last = dict(state["last"])
         for step in state["recent"]:
             sums = {name: torch.tensor(value, device=self.device) for name, value in step["sums"].items()}
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
-        """Record the data (`packs`) and gradient norm of a step, so that an error can name the step that diverged."""
+        """Record the gradient norm and data positions (`packs`) of a step, for an error if the norm is not finite."""
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
 
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
-        """Start to copy the numbers of a log line from the device; `flush` writes the line when they have arrived."""
+        """Start to copy losses and gradient norms of a log line from the device; `flush` writes the line to a file."""
         clock = self.clock
         sums = sum_by_name(step.sums for step in self.recent)
         terms = self.recent[0].totals if self.recent else {}
@@ -147,7 +144,7 @@ class MetricsLog:
         self.steps, self.norms = [], []
 
     def flush(self) -> None:
-        """Write the pending log line, if there is one; raise an error if a gradient norm in it is not finite."""
+        """Write the pending line of the metrics log, if any; raise an error if a gradient norm in it is not finite."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
@@ -176,7 +173,7 @@ class MetricsLog:
         self._append(line)
 
     def _fetch(self, values: Tensor) -> tuple[Tensor, Any]:
-        """Start to copy values to pinned host memory; return the copy and the CUDA event of its completion, or None on CPU."""
+        """Start to copy values to the host; return the copy, and the CUDA event of its completion or None on CPU."""
         if self.device.type != "cuda":
             return values, None
         copy = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
@@ -185,13 +182,12 @@ class MetricsLog:
         return copy, event
 
     def write_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Write a line with the metrics of an evaluation, prefixed with dev/."""
+        """Write a line with the metrics of an evaluation, with the prefix dev/, to metrics.jsonl."""
         line = {f"dev/{name}": value for name, value in metrics.items()}
         self.last |= line
         self._append({"step": int(self.clock.used["steps"]), **line})
 
     def _append(self, line: Mapping[str, float]) -> None:
-        """Append a line to metrics.jsonl, in the process that writes files."""
         if self.path is not None:
             with open_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
@@ -214,12 +210,12 @@ class Logging(Callback):
             yield
 
     def after_backward(self, step: Step) -> None:
-        """Compute the gradient norm of each layer if the log line of this step needs it."""
+        """Compute the gradient norm of each layer if a line of the metrics log is due in this step."""
         due = self.settings.log_layer_grad_norms and self.log.clock.due(self.settings.log_every, ahead=1)
         self.layers = layer_norms(self.root) if due else {}
 
     def after_update(self, step: Step) -> None:
-        """Add the losses of the step, finish the log line of an earlier step, and start a new line if one is due."""
+        """Add the losses of a step to the metrics log, write the pending line, and start a new line if one is due."""
         assert step.gradient_norm is not None
         log = self.log
         if step.updated:
@@ -234,25 +230,25 @@ class Logging(Callback):
             log.flush()
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of an evaluation to the log."""
+        """Write the metrics of an evaluation to metrics.jsonl."""
         self.log.write_evaluation(metrics)
 
     def on_end(self) -> dict[str, float]:
-        """Write the last log line, and return the last metrics."""
+        """Write the last line of the metrics log, and return the last metrics."""
         self.log.flush()
         return self.log.last
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the log, for a checkpoint."""
+        """Return the state of the metrics log, to be saved in a checkpoint."""
         return self.log.state()
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore the log from a checkpoint."""
+        """Restore the metrics log from a checkpoint."""
         self.log.restore(state)
 
 
 def layer_norms(root: Network) -> dict[str, Tensor]:
-    """Return the gradient norm of each layer of the backbone, and of each head."""
+    """Return the gradient norm of each layer of the backbone and of each head, by name."""
     groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
     norms = {}
     for name, modules in groups:

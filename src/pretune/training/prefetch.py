@@ -20,7 +20,7 @@ from pretune.training.parallel.distributed import World
 
 @dataclass
 class StepBatches:
-    """The batches of a step that this process runs, with their coordinates in the data."""
+    """The batches of a training step that this process runs, with their positions in the data."""
 
     packs: list[Pack]
     batches: list[Batch]
@@ -28,12 +28,12 @@ class StepBatches:
 
     @property
     def real(self) -> list[Batch]:
-        """The batches with data, without those of weight 0 that only keep processes in step."""
+        """The batches with data, without those of weight 0 that let all processes run equally many."""
         return self.batches[: len(self.batches) - self.blank]
 
 
 class Prefetcher:
-    """A source of the batches of steps, which builds the next ones in a thread if `ahead` is set."""
+    """A source of the batches of training steps, which prefetches the next ones in a thread if `ahead` is set."""
 
     def __init__(self, streams: DataStreams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned
@@ -46,23 +46,23 @@ class Prefetcher:
         self._record(clock)
 
     def next(self, clock: Clock) -> StepBatches:
-        """Return the batches of the step that starts now."""
+        """Return the batches of the training step that starts now."""
         step = self.prefetched.result() if self.prefetched is not None else self._make()
         self.prefetched = None
         self._record(clock)
         return step
 
     def prefetch_next(self) -> None:
-        """Start to build the batches of the next step, if there is a thread for it."""
+        """Start to build the batches of the next training step, if there is a thread for it."""
         if self.thread is not None:
             self.prefetched = self.thread.submit(self._make)
 
     def state(self) -> dict[str, Any]:
-        """Return the data positions of the next step, and the clock that its batches depend on, for a checkpoint."""
+        """Return the position of the next step in the data, and the clock it depends on, for a checkpoint."""
         return {"positions": self.positions, "known": self.clock_used}
 
     def restore(self, state: dict[str, Any], clock: Clock) -> None:
-        """Continue from the state in a checkpoint."""
+        """Move to the position in the data that was saved in a checkpoint."""
         self.streams.restore(state["positions"])
         self._record(Clock(clock.budget, state["known"]))
 
@@ -75,11 +75,11 @@ class Prefetcher:
         self.streams.restore(self.positions)
 
     def _record(self, clock: Clock) -> None:
-        """Record the data positions and the clock at the start of a step, on which the next batches depend."""
+        """Record the position in the data and the clock at the start of a step, on which the next batches depend."""
         self.positions, self.clock_used, self.progress = self.streams.state(), dict(clock.used), clock.progress()
 
     def _make(self) -> StepBatches:
-        """Build the batches of the next step that this process runs."""
+        """Build the batches of the next training step that this process runs."""
         packs = self.streams.next_step(self.progress)
         own, blank = deal(packs, self.world)
         batches = [self.streams.batch(pack, self.progress) for pack in own]
@@ -93,6 +93,6 @@ class Prefetcher:
 
 
 def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
-    """Return the packed batches of a step that this process runs, and how many fewer than the busiest process has."""
+    """Return this process's share of the batches of a step, and how many fewer it has than the busiest process."""
     own = packs[world.rank :: world.size]
     return own, -(-len(packs) // world.size) - len(own)

@@ -27,12 +27,12 @@ Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
 def _key(within: Interval, text: str = "") -> Any:
-    """Declare a dataclass field of a recipe section with numbers in the interval `within`; `text` is its help."""
+    """Declare a field of a recipe section: a number in the interval `within`, with the help text `text`."""
     return field(default=None, metadata={"within": within, "help": text})
 
 
 class TrainingSection(RecipeSection):
-    """A section of a training recipe, which raises an error for numbers outside their intervals."""
+    """A section of a training recipe, which raises an error for numbers outside their allowed intervals."""
 
     recipe_key: ClassVar[str]  # its key in a recipe
 
@@ -45,7 +45,7 @@ class TrainingSection(RecipeSection):
 
 @dataclass(frozen=True)
 class Budget(TrainingSection):
-    """The limits of a training; it ends when the first one is reached.
+    """The limits of a training run, which ends when the first one is reached.
 
     >>> Budget(seconds=900)
     Budget(steps=None, tokens=None, flops=None, seconds=900)
@@ -61,7 +61,7 @@ class Budget(TrainingSection):
     )
 
     def check(self) -> None:
-        """Raise an error if no limit is set."""
+        """Raise an error if no limit of the training budget is set."""
         if not self.limits:
             raise PretuneError(
                 f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
@@ -69,13 +69,13 @@ class Budget(TrainingSection):
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that are set, by name."""
+        """The limits of the training budget that are set, by name."""
         return {name: float(value) for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Optimizer(TrainingSection):
-    """The optimizer and its settings; `muon` is for hidden matrices, and AdamW updates all other parameters."""
+    """The optimizer settings of a recipe; with `muon`, AdamW updates all parameters except hidden matrices."""
 
     recipe_key: ClassVar[str] = "optimizer"
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
@@ -99,7 +99,7 @@ class Optimizer(TrainingSection):
 
 @dataclass(frozen=True)
 class Schedule(TrainingSection):
-    """The learning rate schedule over the budget, whether that counts steps, tokens, FLOPs, or seconds."""
+    """The learning rate schedule of a recipe, in fractions of the training budget."""
 
     recipe_key: ClassVar[str] = "schedule"
     kind: (
@@ -117,7 +117,7 @@ class Schedule(TrainingSection):
 
 @dataclass(frozen=True)
 class Batching(TrainingSection):
-    """The sizes of batches and sequences."""
+    """The sizes of batches and sequences in training."""
 
     recipe_key: ClassVar[str] = "batch"
     tokens: int | None = _key(COUNT)  # per step
@@ -142,8 +142,8 @@ class Batching(TrainingSection):
                 )
         if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(
-                f"batch.language_alpha={self.language_alpha:g}: languages are sampled by their share of the text to a power "
-                "between 0 (uniformly) and 1 (in proportion)"
+                f"batch.language_alpha={self.language_alpha:g}: the value must be between 0 (languages are sampled "
+                "uniformly) and 1 (in proportion to their text)"
             )
 
 
@@ -217,11 +217,8 @@ def resolve_section(
     preset: dict[str, Any] | None = None,
     without: Mapping[type[TrainingSection], tuple[str, ...]] | None = None,
 ) -> Any_:
-    """Return a recipe section filled with the `given` values, then the preset's, then the defaults.
-
-    A key that does not apply to the chosen kind raises an error if it was given, and is set to None otherwise. `without`
-    names keys that this training does not use.
-    """
+    """Return a recipe section with each key from `given` (the user), or else from the preset, or else from defaults.
+    A key that does not apply to the kind of section is an error if given, else None; keys in `without` are unset."""
     if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
         raise PretuneError(
             "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
@@ -242,7 +239,7 @@ def resolve_section(
 
 
 def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a preset's values of a section, converted to the types the section declares."""
+    """Convert the values in a preset to the types that a recipe section declares; raise an error for unknown keys."""
     hints = get_type_hints(section)
     types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
     name = section.recipe_key
@@ -252,7 +249,7 @@ def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) ->
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
-    """Return a recipe section without keys that do not apply to its kind; raise an error if one is in `given`."""
+    """Unset the keys of a section that do not apply to its optimizer or schedule; raise an error if one was given."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
     name = filled.recipe_key
     unused = {}
@@ -269,7 +266,7 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
-    """Return the job `plan` as a recipe, a nested mapping without unset keys; `from_` becomes `from`."""
+    """Return the job `plan` as a recipe: a nested mapping of its settings, except those unset or in `leave_out`."""
     content = {}
     for key, value in asdict(plan).items():
         if isinstance(getattr(plan, key), RecipeSection):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checkpointing(Callback):
-    """A callback that saves checkpoints, if there is a run folder, at intervals, at the end, and on an interrupt."""
+    """A callback that saves checkpoints at intervals, at the end, and on an interrupt, if there is a run folder."""
 
     t: Training
     clock: Clock
@@ -42,12 +42,12 @@ class Checkpointing(Callback):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Handle signals that stop the training, and wait for the last checkpoint at the end."""
+        """Catch the signals that interrupt training, and wait for the last checkpoint at the end."""
         with self.saver or nullcontext(), stop_signals() as self.stopping:
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return whether this process was interrupted and whether it is writing, as 0 or 1, to sum over processes."""
+        """Return 0 or 1 for "interrupted" and "writing a checkpoint", to be summed over all processes."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 
@@ -69,7 +69,7 @@ class Checkpointing(Callback):
             raise Stopped
 
     def save(self, saver: CheckpointWriter) -> None:
-        """Start to write a checkpoint of the whole training state in the background."""
+        """Start to write a checkpoint of the model, optimizers, data position, and callbacks in the background."""
         state: dict[str, Any] = {"clock": dict(self.clock.used), "feed": self.feed.state(), "log": {}, "guard": {}}
         shared = {"root": self.t.root.tensors(), "optimizer": optimizer_tensors(self.t.root, self.optimizers)}
         for callback in self.callbacks:

@@ -32,7 +32,7 @@ COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results 
 
 
 class Run:
-    """A finished or unfinished training run in its folder.
+    """A training run in its folder, finished or not.
 
     >>> Run("runs/mine").metrics()[-1]["mlm"]  # doctest: +SKIP
     2.13
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the training is complete."""
+        """Whether the training run is complete."""
         return (self.folder / RESULTS).is_file()
 
     @property
@@ -76,7 +76,7 @@ class Run:
         return TrainingHistory(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
-        """Return a prediction for each text, with a model trained for a task; `pairs` are second texts."""
+        """Return a prediction for each text with the run's model; options are those of `pretune predict`."""
         from pretune.inference.predict import predict_texts
 
         return predict_texts(self.folder, texts, **options)
@@ -106,9 +106,7 @@ def copy_run_files(source: Path, folder: Path) -> None:
 
 
 def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
-    """Return the results of a run arranged for display: scores first, F1 with its positive class, costs last.
-
-    Results named in `trained`, such as training losses, get the prefix train/.
+    """Return results for display: scores first, costs last; those named in `trained` get the prefix train/.
 
     >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
     >>> list(arrange_results(facts, trained=["mlm", "flops"]))
@@ -131,7 +129,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Create a run folder for a command (`verb`), or check that it can resume; return whether it has a checkpoint."""
+    """Create the run folder of the command `verb`, or check that it can resume; return whether it has a checkpoint."""
     if check_run(folder, resume):
         check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))
@@ -141,7 +139,7 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
 
 
 def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
-    """Raise an error if the run in a folder has a different recipe."""
+    """Raise an error if the run in a folder was started with another recipe."""
     if not (folder / RECIPE).is_file():
         return
     saved = read_recipe(folder / RECIPE)
@@ -156,7 +154,7 @@ def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
 
 @contextmanager
 def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
-    """Remove a new run folder if the block raises an error about its input, unless it has metrics or shards of a store."""
+    """Remove a `new` run folder if the block raises an error about its input, unless it has metrics or token files."""
     try:
         yield
     except PretuneError:
@@ -167,7 +165,7 @@ def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
-    """Write the recipe that reproduces a run of a command (`verb`); a part of a larger job has the job's recipe."""
+    """Write the recipe with which the command `verb` reproduces a run to the file recipe.yaml in its folder."""
     comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
     write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
 

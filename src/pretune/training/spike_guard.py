@@ -21,7 +21,7 @@ WARMUP = 20  # steps before anything counts as a spike
 
 @dataclass
 class SpikeGuard(Callback):
-    """A callback that compares the loss and the gradient norm of each step with their running means.
+    """A callback that stops training, or skips a step, if the loss or the gradient norm is far above its running mean.
 
     >>> guard = SpikeGuard(factor=3.0)
     >>> all(guard.find_spike(2.0, 1.0) is None for _ in range(30))
@@ -39,7 +39,7 @@ class SpikeGuard(Callback):
     seen: int = 0  # steps
 
     def allow_update(self, step: Step) -> bool:
-        """Return whether a step has no spike; raise an error if it has one, unless steps with spikes are skipped."""
+        """Return True if a step has no spike of loss or gradient norm; on a spike, return False or raise an error."""
         assert step.gradient_norm is not None
         loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
         spike = self.find_spike(loss, float(step.gradient_norm))
@@ -52,7 +52,7 @@ class SpikeGuard(Callback):
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:
-        """Return a description of the spike in a step, or None; only steps without a spike update the running means."""
+        """Return a description of a spike in the loss or gradient norm, or update the running means and return None."""
         values = {"loss": loss, "gradient norm": norm}
         for name, value in values.items():
             if not math.isfinite(value):
@@ -66,10 +66,10 @@ class SpikeGuard(Callback):
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the running means and the number of steps, for a checkpoint."""
+        """Return the running means of loss and gradient norm, and the number of steps, for a checkpoint."""
         return {**self.running_means, "seen": self.seen}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        """Restore the running means from a checkpoint."""
+        """Restore the running means of loss and gradient norm from a checkpoint."""
         self.running_means = {name: value for name, value in state.items() if name != "seen"}
         self.seen = int(state.get("seen", 0))

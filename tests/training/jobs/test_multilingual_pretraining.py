@@ -132,7 +132,9 @@ def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"text\.en\.txt: this file format cannot hold dialogues; pass"):
         learn("dlm", ["text.en.txt"], out)
     assert not out.exists()
-    with pytest.raises(PretuneError, match="is a store, but other inputs are files; give only stores or only files"):
+    with pytest.raises(
+        PretuneError, match="is a token store, but other inputs are files; give only stores or only files"
+    ):
         learn("mlm", ["en", "text.fr.txt"], tmp_path / "both")
     with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
         learn("bilm", ["en"], out, model="bert-tiny")
@@ -141,13 +143,13 @@ def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
 def test_languages_must_be_known(tmp_path: Path) -> None:
     lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
     with pytest.raises(
-        PretuneError, match="language of one store is 'lines', but other text is in en; give the language"
+        PretuneError, match="language of one token store is 'lines', but other text is in en; give the language"
     ):
         learn("mlm", ["en", f"{lines.folder}"], tmp_path / "run")
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")
     assert load_model(run).config.lang2id == {"en": 0, "fr": 1}
     with pytest.raises(
         PretuneError,
-        match=r"batch\.language_alpha=2: languages are sampled by their share of the text to a power between 0",
+        match=r"batch\.language_alpha=2: the value must be between 0",
     ):
         pt.Batching(language_alpha=2)

@@ -308,7 +308,7 @@ def test_weights_multiply_the_sampling_proportions() -> None:
         ("mood: classify | warm: classify", ["mood"], "no file for warm; give warm=FILE"),
         ("mood: classify | classify", ["mood", "warm"], "each of several tasks needs a name"),
         ("mood: classify | mood: classify", ["mood"], "two tasks have the same name"),
-        ("classify | lm", ["mood", "warm"], "name each task like its file"),
+        ("classify | lm", ["mood", "warm"], "name each task after its file"),
         ("mood: lm", ["mood"], "only tasks can be renamed, and lm is not a task"),
         ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
     ],
@@ -341,7 +341,7 @@ def test_invalid_files_and_sampling_are_rejected(task_folder: Path, tmp_path: Pa
         tune(task_folder / "bert", task_folder / "warm.csv", tmp_path / "run", "classify", dev=named)
     with pytest.raises(pt.PretuneError, match="--unlabeled applies only to one task"):
         tune(task_folder / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")
-    with pytest.raises(pt.PretuneError, match=r"name the one it is for, as in mood=.*warm\.csv"):
+    with pytest.raises(pt.PretuneError, match=r"name the task of this file, as in mood=.*warm\.csv"):
         tune(task_folder / "bert", named, tmp_path / "run", "classify", dev=task_folder / "warm.csv")
 
 

@@ -157,7 +157,9 @@ def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path
         train(unlabeled=self_training_folder / "more.csv", distill_temperature=0.0)
     with pytest.raises(pt.PretuneError, match="--distill-temperature applies only with --unlabeled"):
         train(distill_temperature=1.0)
-    with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
+    with pytest.raises(
+        pt.PretuneError, match="unlabeled texts need a task with one label per text; choose classify or prompt"
+    ):
         tune(
             self_training_folder / "start",
             self_training_folder / "train.csv",

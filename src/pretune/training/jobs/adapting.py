@@ -36,7 +36,7 @@ MIN_LETTERS = 4  # of a masked word
 
 @dataclass(frozen=True)
 class AdaptationResult:
-    """The result of domain adaptation: the run, and a comparison of the models before and after on held-out text."""
+    """The result of domain adaptation: the run, and how the models before and after predict held-out text."""
 
     run: Run
     before: dict[str, float]
@@ -47,11 +47,11 @@ class AdaptationResult:
         return str(self.run.folder)
 
     def describe(self) -> dict[str, Any]:
-        """Return the results of the run and of the comparison by name."""
+        """Return the results of domain adaptation by name: those of the run, and the comparison before and after."""
         return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
 
     def table(self) -> dict[str, Any]:
-        """Return the results arranged for display: the comparison as a table, then the facts of the run."""
+        """Return the results of domain adaptation for display: the comparison before and after, then the run."""
         facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
@@ -59,11 +59,7 @@ class AdaptationResult:
 
 
 def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
-    """Return the default settings of domain adaptation for a budget.
-
-    A short budget has smaller batches, so that the last step does not exceed it by much, and a learning rate in proportion.
-    Evaluation, before and after, is not part of the budget: one batch per minute of training keeps it short.
-    """
+    """Return the default settings of domain adaptation; short budgets have smaller batches and shorter evaluations."""
     seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
     if seconds is None:
         return SETTINGS
@@ -77,7 +73,7 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
-    """Continue the pretraining of a model on new text, and compare the models before and after."""
+    """Continue the pretraining of a model on new text (the job `plan`), and compare it with the original model."""
     run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
@@ -92,7 +88,7 @@ def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False
 
 
 def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
-    """Return the losses in a line of metrics.jsonl, and their perplexities, by name."""
+    """Return the evaluation losses in a line of metrics.jsonl, and their perplexities, by name."""
     losses = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
     perplexities = {f"{name}/perplexity": math.exp(value) for name, value in losses.items() if "/" not in name}
     return dict(sorted({**losses, **perplexities}.items()))
@@ -101,7 +97,7 @@ def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, ignore_mismatched: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the masked words that the models before and after adaptation predict in held-out sentences."""
+    """Return the words that two models, before and after adaptation, predict for masked words in held-out documents."""
     fillers = {"after": MaskFiller.load(after)}
     old = load_model(before, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
     if not any(name.startswith("heads.") for name in old.untrained):
@@ -116,7 +112,7 @@ def compare_fills(
 
 
 def mask_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
-    """Return a few held-out sentences with one masked word each: token ids, the position of the mask, and the word."""
+    """Return a few sentences of documents with one masked word each: token ids, position of the mask, and the word."""
     tokenizer, offsets = store.tokenizer, store.document_offsets
     spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]
     sentences = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def bag_of_words(train: Sequence[str], labels: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Return labels for `texts`, predicted by logistic regression on TF-IDF features of the labeled texts.
+    """Return labels for `texts`, predicted by logistic regression on TF-IDF features, fitted to the texts `train`.
 
     >>> bag_of_words(["good film", "bad film"], ["+", "-"], ["a good one"])
     ['+']

@@ -66,7 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuningJob:
-    """A fine-tuning job with all settings resolved."""
+    """A fine-tuning job: model, data, objective, and all training settings."""
 
     model: str
     train: str | Mapping[str, str]  # for several tasks, by task name
@@ -107,7 +107,7 @@ class FinetuningJob:
             check_number(f"dropout.{name}", rate, FRACTION_BELOW_1)
 
     def recipe(self) -> dict[str, Any]:
-        """Return all settings that determine the result, named as the options of the command line."""
+        """Return the settings that determine the result of a fine-tuning job, named like the command-line options."""
         content = recipe_sections.as_recipe(self, leave_out=("out", "device", "devices", "columns"))
         own = {role: name for role, name in self.columns.items() if role in ROLES}
         further = {role: name for role, name in self.columns.items() if role not in ROLES}
@@ -115,7 +115,7 @@ class FinetuningJob:
 
 
 def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
-    """Return the fine-tuning job of a model, its settings resolved from `options` and defaults."""
+    """Return the fine-tuning job of a model, with each setting from `options` or else from the defaults of its task."""
     defaults = dict(SETTINGS)
     for task in tasks_in(parse_objective(options["objective"])):
         defaults |= task.settings
@@ -130,7 +130,7 @@ def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The data of a fine-tuning job: the objectives, with the task fitted to its examples, and the examples."""
+    """The training and dev examples of a fine-tuning job, and its task, with the labels found in the examples."""
 
     mixture: Mixture
     unfitted: Task  # the task before it was fitted
@@ -143,17 +143,17 @@ class TaskData:
 
     @property
     def size(self) -> int:
-        """The number of training examples."""
+        """The number of training examples of a task."""
         return len(self.rows)
 
     @property
     def has_dev(self) -> bool:
-        """Whether there are dev examples to evaluate on."""
+        """Whether a task has dev examples to evaluate on."""
         return self.dev is not None
 
     @property
     def primary_metric(self) -> str:
-        """The name of the metric of the task by which runs are compared."""
+        """The name of the task's metric by which training runs are compared."""
         return self.task.primary_metric
 
     def baseline_score(self) -> float:
@@ -162,7 +162,7 @@ class TaskData:
 
 
 def read_task_data(plan: FinetuningJob) -> TaskData:
-    """Read the training and dev examples of a job; without a dev file, dev examples are split off the training file."""
+    """Read the examples of the job `plan`; without a dev file, some of the training examples become dev examples."""
     mixture = requested_objectives(plan, plan.objective)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
     return read_part(plan, plan.objective, mixture, find_task(mixture), plan.train, plan.dev)
@@ -171,19 +171,19 @@ def read_task_data(plan: FinetuningJob) -> TaskData:
 def read_part(
     plan: FinetuningJob, objective: str, mixture: Mixture, unfitted: Task, train: str, dev: str | None
 ) -> TaskData:
-    """Read the data of one task of a mixture from its training file and, if any, its dev file."""
+    """Read the training and dev file of the task `unfitted`, and fit it (its labels, for example) to the examples."""
     rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev)
     task = with_model_pooling(plan, objective, unfitted).fit(rows)
     return TaskData(mixture.with_part(task), unfitted, task, rows, dev_examples, dev_rows)
 
 
 def model_embedding(plan: FinetuningJob) -> TextEmbedding | None:
-    """Return how the model of the job `plan` computes text embeddings, or None if its files do not define it."""
+    """Return how the model of the job `plan` computes text embeddings, or None if its files do not define this."""
     return None if is_preset(plan.model) else text_embedding_of(plan.model)
 
 
 def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> Task:
-    """Return the task with the pooling of the model's text embeddings, unless the objective names another one."""
+    """Return a task with the pooling that the model uses for text embeddings, unless the objective sets another one."""
     embedding = model_embedding(plan)
     mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
     if mode is None:
@@ -192,7 +192,7 @@ def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> T
 
 
 def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | None = None) -> Mixture:
-    """Return the objectives of a job, not yet fitted to examples; `pooling` is the default for tasks that do not set one."""
+    """Parse the expression `objective` into objectives; `pooling` is the default for tasks that do not set one."""
     defaults: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
     if (embedding := model_embedding(plan)) is not None:
         defaults["embedding"] = embedding
@@ -204,7 +204,7 @@ def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | Non
 
 
 def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | None) -> tuple[Any, Any, list[int]]:
-    """Return the training examples, the dev examples or None, and the rows of the training file used for dev."""
+    """Return training examples, dev examples (or None), and the rows of the training file that became dev examples."""
     rows = task.read(train, plan.columns)
     if isinstance(rows, LabeledRows):
         check_texts(rows)
@@ -226,7 +226,7 @@ def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | N
 
 
 def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool = False) -> Run:
-    """Run the fine-tuning job `plan` on the data `material` with one seed, and return its run."""
+    """Run the fine-tuning job `plan` with one seed, on the examples `material` if given, and return its run."""
     material = material or read_task_data(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     if material.hidden_distillation is not None:
@@ -278,7 +278,8 @@ def train_model(
     device: torch.device,
     resuming: bool,
 ) -> dict[str, float]:
-    """Train a model that the strategy has prepared, and return the last metrics; `epoch` is the number of steps per epoch."""
+    """Train a model that a fine-tuning strategy has prepared, and return the last metrics.
+    `epoch` is the number of steps per epoch; `starts` maps parameters to the share of training before they unfreeze."""
     steps = max(1, round(plan.epochs * epoch))
     monitor = plan.monitor
     if monitor.patience and not monitor.eval_every:
@@ -310,7 +311,7 @@ def train_model(
 def tokenize_examples(
     plan: FinetuningJob, model: Model, task: Task, rows: Any, length: int, device: torch.device
 ) -> tuple[Data, Packing, int]:
-    """Return the data of a task for training, how sequences are packed, and how many texts are truncated."""
+    """Tokenize the examples of a task; return the training data, the batch limits, and the number of truncations."""
     data = Data(model.require_tokenizer(), model.family.template, rows=rows)
     sequences = task.tokenize_examples(data, length)
     truncated = sequences.truncated
@@ -322,7 +323,7 @@ def tokenize_examples(
 def finalize_task(
     model: Model, unfitted: Task, task: Task, predictor: Predictor | None, device: torch.device
 ) -> tuple[Task, list[Answer]]:
-    """Return the trained task and its dev predictions; options that the user has not set are tuned on the dev examples."""
+    """Return the trained task and its dev predictions; options that the user left unset are tuned on dev examples."""
     task = task.finish(model.root.heads[task.name])
     if predictor is None:
         return task, []
@@ -337,7 +338,7 @@ def finalize_task(
 
 
 def fitted_options(unfitted: Task, task: Task) -> dict[str, Any]:
-    """Return the options that a task took from its examples rather than from the user, except fields marked as fitted."""
+    """Return the options of a task that fitting it to examples has changed, to be saved with the model."""
     if isinstance(task, OnLayerFeatures | RenamedTask):
         return fitted_options(unfitted.task, task.task)  # type: ignore[attr-defined]
     names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
@@ -345,7 +346,7 @@ def fitted_options(unfitted: Task, task: Task) -> dict[str, Any]:
 
 
 def with_options(task: Any, options: Mapping[str, Any]) -> Task:
-    """Return a copy of a task with some options replaced."""
+    """Return a copy of a task with some of its options replaced."""
     if isinstance(task, OnLayerFeatures | RenamedTask):
         return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
     return replace(task, **options)
@@ -354,11 +355,13 @@ def with_options(task: Any, options: Mapping[str, Any]) -> Task:
 def resolve_strategy(
     plan: FinetuningJob, model: Model, tasks: Iterable[Task], examples: int, has_dev: bool
 ) -> Strategy:
-    """Return the fine-tuning strategy of a job; raise an error if it does not fit the model, the optimizer, or the data."""
+    """Return the fine-tuning strategy of a job; raise an error if it does not suit the model, optimizer, or data."""
     bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
-        raise PretuneError(f"strategy {plan.strategy}: muon cannot train only some matrices; choose another optimizer")
+        raise PretuneError(
+            f"--strategy {plan.strategy} trains only some matrices, but muon needs all; choose another optimizer"
+        )
     if not has_dev:
         for key in ("patience", "eval_every"):
             if getattr(plan.monitor, key):
@@ -373,7 +376,7 @@ def write_predictions(file: Path, answers: Sequence[Answer]) -> None:
 
 
 def tasks_in(mixture: Mixture) -> list[Task]:
-    """Return the tasks among the objectives of a mixture."""
+    """Return the supervised tasks among the objectives of a mixture."""
     return [part for part in mixture.objectives if isinstance(part, Task)]
 
 
@@ -390,10 +393,7 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the model to fine-tune, pretrained or (for a preset or from scratch) with random weights, with all heads.
-
-    Word vectors are copied into its embeddings if the job names a file of them.
-    """
+    """Return the model to fine-tune, pretrained or randomly initialized, with heads for all objectives in `mixture`."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
@@ -425,7 +425,7 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
 
 
 def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
-    """Return the model, with a separator token added to its tokenizer if the task needs one that is missing."""
+    """Return the model, with a separator token added to its tokenizer if the task needs one and it has none."""
     tokenizer, template = model.require_tokenizer(), model.family.template
     if tokenizer.has_role("separator"):
         return model
@@ -437,10 +437,8 @@ def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
 
 
 def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the batch limits for `rows` sequences per batch, or more if one example has more sequences.
-
-    Fixed shapes are large enough for almost every sample of sequences; rarely, a pack holds one sequence fewer.
-    """
+    """Return the limits of batches of `rows` sequences (more if an example has more) with at most `length` tokens each.
+    With `fixed`, all batches have one shape, into which almost every sample of `rows` sequences fits."""
     lengths = arrangement.labels.get("tokens", arrangement.lengths)
     _, group = np.unique(arrangement.labels.get("group", np.arange(len(arrangement))), return_inverse=True)
     rows = max(rows, int(np.bincount(group).max(initial=1)))

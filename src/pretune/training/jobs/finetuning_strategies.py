@@ -52,7 +52,7 @@ FEW = 30
 
 @dataclass(frozen=True)
 class Strategy:
-    """A fine-tuning strategy: its parts by name, each with its argument.
+    """A fine-tuning strategy: a mapping from its parts, such as gradual unfreezing, to their arguments.
 
     >>> parse_strategy("gradual+reset(2)").parts
     {'gradual': 0.5, 'reset': 2.0}
@@ -61,7 +61,7 @@ class Strategy:
     parts: dict[str, float]
 
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
-        """Freeze, reset, or extend parts of a model; return the share of training at which each is unfrozen."""
+        """Freeze, reset, or extend layers of a model; return when parameters unfreeze, as shares of the training."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
         # Layers are reinitialized before adapters are added to them.
@@ -88,18 +88,18 @@ class Strategy:
         return starts
 
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
-        """Return the objectives to train with: for freelb, the task with adversarial training, otherwise unchanged."""
+        """Return the objectives to fine-tune with; the strategy freelb replaces the task by its adversarial form."""
         if "freelb" not in self.parts:
             return mixture
         adversarial: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
         return mixture.with_part(adversarial)
 
     def update_hook(self, model: Model) -> Callable[[float], None] | None:
-        """Return a function to call after each update with the share of the training completed, or None."""
+        """Return a function to call after each update with the completed share of training (for pruning), or None."""
         return GradualMagnitudePruning(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
     def finish(self, model: Model) -> dict[str, float]:
-        """Merge adapters into a trained model, and return the activation ranges of quantization-aware training, if any."""
+        """Merge adapters into a fine-tuned model; return its activation ranges if it was trained for quantization."""
         merge_lora(model.backbone)
         model.sparse = model.sparse or "sparse" in self.parts
         return remove_fake_quantization(model.backbone)
@@ -128,7 +128,7 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
-    """Return the fine-tuning strategy of an expression; `auto` depends on the number of examples and on the task."""
+    """Return the fine-tuning strategy named `text`; `auto` depends on the number of examples and the task's head."""
     if text != "auto":
         strategy = parse_strategy(text)
         if "frozen" in strategy.parts and not has_head:
@@ -150,7 +150,7 @@ def freeze(module: nn.Module) -> None:
 
 
 def reinitialize_layers(model: Model, layers: int, seed: int) -> None:
-    """Reinitialize the given number of upper layers of a model at random."""
+    """Reinitialize the upper `layers` layers of a model at random."""
     random = model.random_backbone(seed + 1)  # the seed itself has initialized the parameters of a preset
     for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], random.groups()[-layers:], strict=True):
         for module, source in zip(old, new, strict=True):
@@ -158,6 +158,6 @@ def reinitialize_layers(model: Model, layers: int, seed: int) -> None:
 
 
 def check_layers(name: str, count: float, layers: int) -> None:
-    """Raise an error if the number of layers in a strategy is not an integer from 1 to the model's number of layers."""
+    """Raise an error if the number in a strategy such as top(4) is not an integer from 1 to `layers`."""
     if not 1 <= count <= layers or count != int(count):
         raise PretuneError(f"strategy {name}({count:g}): this model has {layers} layers; choose 1 to {layers}")

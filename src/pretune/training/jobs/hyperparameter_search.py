@@ -41,7 +41,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """A range of numbers to search: integers if both bounds are; otherwise multiples of `step`, or with `log` on a log scale."""
+    """A range of hyperparameter values: integers if both bounds are, else multiples of `step` or on a log scale."""
 
     low: float
     high: float
@@ -64,19 +64,19 @@ class Trial:
 
     @property
     def is_done(self) -> bool:
-        """Whether the trial is complete, with a result or an error."""
+        """Whether a trial of a hyperparameter search has ended, with a result or an error."""
         return self.value is not None or self.error is not None
 
 
 def read_trials(path: Path) -> list[Trial]:
-    """Return the trials in the file trials.json of a search."""
+    """Read the trials of a hyperparameter search from its file trials.json."""
     types = get_type_hints(Trial)
     trials = []
     for number, trial in enumerate(validate_schema(read_json(path), list[dict[str, Any]], str(path))):
         where = f"{path}: trial {number}"
         if not {"number", "settings"} <= trial.keys() <= types.keys():
             raise PretuneError(
-                f"{where} does not have the keys of a trial; the file is damaged: delete it to start again"
+                f"{where} does not have the keys of a trial; delete this damaged file to start the search again"
             )
         values = {key: validate_schema(value, types[key], f"{where}: {key}") for key, value in trial.items()}
         trials.append(Trial(**values))
@@ -85,7 +85,7 @@ def read_trials(path: Path) -> list[Trial]:
 
 @dataclass
 class HyperparameterSearch:
-    """A hyperparameter search: trials of settings from a search space, saved in a folder."""
+    """A hyperparameter search that saves its trials in a folder and can be resumed."""
 
     out: Path
     space: SearchSpace
@@ -105,11 +105,8 @@ class HyperparameterSearch:
         seconds: float | None = None,
         at_once: int = 1,
     ) -> None:
-        """Run `attempt` with the settings of trials until there are `trials`, or another would exceed the time limit.
-
-        With several trials at once, the settings of each depend on all trials before it except the last `at_once` - 1, so that
-        they do not depend on the order in which trials finish.
-        """
+        """Run trials, `at_once` in parallel, until there are `trials`, or another one would take more than `seconds`.
+        `attempt` trains with given settings in a folder. The order in which trials finish does not affect settings."""
         remove_temporaries(self.out)
         running: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
         with ThreadPoolExecutor(at_once) as threads:
@@ -129,7 +126,7 @@ class HyperparameterSearch:
                 raise
 
     def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
-        """Run or resume a trial, and return the trial with its result, and its error or None."""
+        """Run or resume a trial by calling `attempt`; return the trial with its result, and its error or None."""
         folder = self.folder(trial)
         started = time.monotonic()
         try:
@@ -141,12 +138,12 @@ class HyperparameterSearch:
 
     @property
     def finished(self) -> list[Trial]:
-        """The trials that have a result, not an error."""
+        """The trials that ended with a result, not with an error."""
         return [trial for trial in self.trials if trial.value is not None]
 
     @property
     def best(self) -> Trial:
-        """The trial with the highest value; of several, the first."""
+        """The trial with the highest metric; the first one if there are several."""
         return max(self.finished, key=_objective_value)
 
     def folder(self, trial: Trial) -> Path:
@@ -154,11 +151,8 @@ class HyperparameterSearch:
         return self.out / "trials" / f"{trial.number:03d}"
 
     def setting_importances(self) -> list[dict[str, Any]]:
-        """Return, for each setting, the share of the variance between trials it explains, and its correlation with the metric.
-
-        The shares are a functional analysis of variance (Hutter et al., 2014), the correlations are rank correlations. The list
-        is empty if there are too few trials.
-        """
+        """Return each hyperparameter's importance and rank correlation with the metric; empty if there are few trials.
+        Importance is the share of the variance between trials, by functional ANOVA (Hutter et al., 2014)."""
         from scipy.stats import spearmanr
 
         trials = [trial for trial in self.finished if math.isfinite(trial.value or 0.0)]
@@ -178,7 +172,7 @@ class HyperparameterSearch:
         return rows
 
     def _spent(self, trials: int | None, seconds: float | None, running: int, at_once: int) -> bool:
-        """Return whether the budget is used up by the trials that are done and `running`."""
+        """Return whether one more trial would exceed `trials` or `seconds`, while `running` of `at_once` are active."""
         done = [trial for trial in self.trials if trial.is_done]
         if trials is not None and len(done) + running >= trials:
             return True
@@ -186,7 +180,7 @@ class HyperparameterSearch:
         return seconds is not None and bool(done) and used + (running + 1) * used / len(done) > seconds * at_once
 
     def _next(self, running: int, at_once: int) -> Trial:
-        """Return the next trial while `running` others run: one that was interrupted, or a new one."""
+        """Return the trial to start while `running` others run: an interrupted one, or one with new settings."""
         unfinished = [trial for trial in self.trials if not trial.is_done]
         if len(unfinished) > running:
             return unfinished[running]
@@ -200,7 +194,7 @@ class HyperparameterSearch:
         return self.trials[-1]
 
     def _study(self, trials: Sequence[Trial], number: int = 0) -> Any:
-        """Return an optuna study of trials, whose random numbers depend on the seed and on the number of the next trial."""
+        """Return an optuna study of the given trials, whose sampler is seeded for the trial of this number."""
         optuna = need_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         seed = int(random_bits(self.seed, "tune", number)) & 0x7FFFFFFF
@@ -214,7 +208,7 @@ class HyperparameterSearch:
         return study
 
     def _distributions(self) -> dict[str, Any]:
-        """Return the search space as distributions of optuna, by setting."""
+        """Return the search space as optuna distributions, by hyperparameter."""
         kinds, space = need_optuna().distributions, {}
         for name, values in self.space.items():
             if isinstance(values, tuple):
@@ -226,7 +220,7 @@ class HyperparameterSearch:
         return space
 
     def _finish(self, trial: Trial) -> None:
-        """Copy the model of a trial if it is the best so far, write the result, then delete the weights of the trial."""
+        """Save the result of a trial, keep a copy of its model if it is the best so far, and delete its own weights."""
         folder = self.folder(trial)
         if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"
@@ -243,12 +237,10 @@ class HyperparameterSearch:
         log_info(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
 
     def _write(self) -> None:
-        """Write all trials to trials.json."""
         write_json(self.out / TRIALS, [asdict(trial) for trial in self.trials])
 
 
 def _objective_value(trial: Trial) -> float:
-    """Return the value by which trials are compared, which is -inf for failed trials."""
     return -math.inf if trial.value is None or math.isnan(trial.value) else trial.value
 
 

@@ -26,7 +26,7 @@ from pretune.training.run_folder import Run, finish_run, start_run
 
 @dataclass(frozen=True)
 class MultitaskData:
-    """The data of several tasks, by task name; each task is fitted to its examples."""
+    """The examples and objectives of several tasks that are trained together, by task name."""
 
     objective: str  # with names
     mixture: Mixture
@@ -34,7 +34,7 @@ class MultitaskData:
 
     @property
     def size(self) -> int:
-        """The number of training examples of all tasks."""
+        """The number of training examples of all tasks together."""
         return sum(part.size for part in self.parts.values())
 
     @property
@@ -44,7 +44,7 @@ class MultitaskData:
 
     @property
     def primary_metric(self) -> str:
-        """The name of the metric by which runs are compared: the sum of the primary metrics (McCann et al., 2018)."""
+        """The name of the metric that compares multitask runs, the sum of primary metrics (McCann et al., 2018)."""
         return "score"
 
     def baseline_score(self) -> float:
@@ -53,7 +53,7 @@ class MultitaskData:
 
 
 def read_tasks(plan: FinetuningJob) -> MultitaskData:
-    """Read the training and dev examples of all tasks; without dev files, dev examples are split off the training files."""
+    """Read the examples of all tasks of a job; without dev files, some training examples become dev examples."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
     mixture = finetuning.requested_objectives(plan, objective)
@@ -66,7 +66,7 @@ def read_tasks(plan: FinetuningJob) -> MultitaskData:
 
 
 def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = False) -> Run:
-    """Run the multitask fine-tuning job `plan` on the data `material` with one seed, and return its run."""
+    """Run the multitask fine-tuning job `plan` with one seed on the examples `material`, and return its run."""
     parts, mixture = material.parts, material.mixture
     model = finetuning.starting_model(plan, mixture)
     for part in parts.values():
@@ -134,12 +134,12 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
     if any(isinstance(part, RenamedTask) for part in mixture.objectives):
         return objective
     if len(mixture.shares) > 1:
-        raise PretuneError(f"{objective}: name each task like its file, as in {' | '.join(f'{n}: …' for n in files)}")
+        raise PretuneError(f"{objective}: name each task after its file, as in {' | '.join(f'{n}: …' for n in files)}")
     return "|".join(f"{name}: {objective}" for name in files)
 
 
 def task_of(joint: JointObjective) -> Any:
-    """Return the only named task among objectives that share one forward pass (a joint objective)."""
+    """Return the only named task among objectives that share a forward pass; raise an error if there is none."""
     tasks = [part for part in joint.objectives if isinstance(part, RenamedTask)]
     if len(tasks) != 1:
         raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")
@@ -147,7 +147,7 @@ def task_of(joint: JointObjective) -> Any:
 
 
 def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
-    """Return the tasks of a mixture, in order; raise an error unless they match the names of the files."""
+    """Return the tasks of a mixture; raise an error unless their names match those of the files of the job `plan`."""
     tasks = [task_of(joint) for joint in mixture.joints]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
@@ -155,7 +155,7 @@ def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
     for what, files in (("train", plan.train), ("dev", plan.dev)):
         if isinstance(files, str):
             raise PretuneError(
-                f"--{what} {files}: there are several tasks; name the one it is for, as in {names[0]}={files}"
+                f"--{what} {files}: there are several tasks; name the task of this file, as in {names[0]}={files}"
             )
         if unknown := [name for name in files or () if name not in names]:
             raise PretuneError(f"--{what} {unknown[0]}=…: no task has this name; {suggest(unknown[0], names)}")
@@ -175,7 +175,7 @@ def answers_file(name: str) -> str:
 
 
 def evaluate_tasks(predictors: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """Return the metrics of all tasks, named TASK/METRIC, and the sum of the primary metrics as `score`."""
+    """Return the metrics of the predictions `answers`, named TASK/METRIC, and the sum of primary metrics as `score`."""
     results: dict[str, float] = {}
     total = 0.0
     for name, predictor in predictors.items():

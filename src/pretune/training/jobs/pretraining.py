@@ -39,11 +39,9 @@ def pretrain(
     transform: ObjectiveTransform | None = None,
     require_held_out: bool = False,
 ) -> Run:
-    """Run a pretraining job, and return its run; a run killed at any moment and resumed ends with bit-identical weights.
-
-    A token store can replace the job's data. For distillation, `transform` maps the objectives to those to train with, while
-    evaluation uses the job's. `require_held_out` makes it an error if there is too little text to hold some out.
-    """
+    """Run the pretraining job `plan`, and return its run; a run that is killed and resumed ends with identical weights.
+    The token store `store` replaces the job's data; `transform` maps the job's objectives to those to train with;
+    `require_held_out` makes it an error if there is too little text to hold some out for evaluation."""
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)
     plan.budget.check()

@@ -36,14 +36,14 @@ Fields = dict[str, Any]
 
 
 def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues | None:
-    """Return the rows that a pretraining job trains on, or None if all of its objectives train on running text."""
+    """Read the table rows that a pretraining job trains on; return None if all objectives train on running text."""
     readers = [part for part in mixture.objectives if part.learns_from_rows]
     if not readers:
         return None
     if len(readers) > 1:
         raise PretuneError(
-            f"{mixture}: {' and '.join(part.name for part in readers)} need different kinds of rows; "
-            f"train with one after the other{if_option('init-from', ', with --init-from')}"
+            f"{mixture}: {' and '.join(part.name for part in readers)} need different kinds of input rows; "
+            f"train with one objective after the other{if_option('init-from', ', with --init-from')}"
         )
     mixed = not all(any(part.learns_from_rows for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
@@ -58,11 +58,11 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
 def get_data(
     plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
 ) -> tuple[Tokenizer, Fields, Fields]:
-    """Return the tokenizer, the training data, and the held-out data of the job `plan`."""
+    """Return the tokenizer of the job `plan`, and the training part and held-out part of its rows or token store."""
     share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
-        raise PretuneError(f"{stores[0]} is a store, but other inputs are files; give only stores or only files")
+        raise PretuneError(f"{stores[0]} is a token store, but other inputs are files; give only stores or only files")
     if rows is None or stores:
         store = get_store(plan) if store is None else store
         own["store"], own["documents"], held_out["documents"] = hold_out_documents(store, share)
@@ -76,7 +76,7 @@ def get_data(
 
 
 def get_store(plan: PretrainingJob) -> Store:
-    """Return the token stores of a job as one, or build one in the run folder from its text files."""
+    """Return the tokenized text of the job `plan`: its token stores joined into one, or a new one from its files."""
     if not plan.data:
         raise PretuneError("there is no text to train on; give files, or a store built by `pretune prepare`")
     inputs = [split_language(entry) for entry in plan.data]
@@ -95,24 +95,22 @@ def get_store(plan: PretrainingJob) -> Store:
 
 
 def languages_in(own: Fields) -> list[str]:
-    """Return the languages of the training data, sorted; `own` are the constructor arguments of the data."""
+    """Return the sorted languages of training data, a mapping with the keys `rows` (a table) and `store` (text)."""
     rows = own.get("rows")
     pairs = rows.labels or [] if isinstance(rows, LabeledRows) else []
     names = {name for pair in set(pairs) for name in pair.split()}
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
         raise PretuneError(
-            f"the language of one store is {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
-            "give the language of this store too, for example as fr=STORE"
+            f"the language of one token store is {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
+            "give the language of this store too, as in fr=STORE"
         )
     return sorted(names)
 
 
 def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
-    """Return the tokenizer of a job, or train one on documents and save it in the run folder.
-
-    `second` are translations of the documents; they get a vocabulary of their own if the recipe sets its size (`target`).
-    """
+    """Return the tokenizer of the job `plan`, or train one on documents and save it in the run folder.
+    The translations `second` get their own vocabulary if the recipe sets its size (tokenizer.target)."""
     folder = plan.out / "tokenizer"
     if isinstance(plan.tokenizer, str):
         return Tokenizer.load(plan.tokenizer)
@@ -135,7 +133,7 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
 def held_out_batches(
     joint: JointObjective, data: Data, packing: Packing, monitor: Monitoring
 ) -> tuple[JointObjective, list[Batch]]:
-    """Return a joint objective for evaluation, with a fixed masking rate, and batches of held-out data, always the same."""
+    """Return an objective with a fixed masking rate for evaluation, and batches of held-out data, always the same."""
     if not len(data.documents) and not data.rows:
         return joint, []
     parts = tuple(

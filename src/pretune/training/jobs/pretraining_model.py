@@ -26,7 +26,7 @@ def rounded_size(tokenizer: Tokenizer) -> int:
 
 
 def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
-    """Return the model of a pretraining job, new from a preset or loaded, with the heads of its objectives."""
+    """Return the model of a pretraining job, created from a preset or loaded, with heads for its objectives."""
     if is_preset(plan.model):
         size, padding = rounded_size(tokenizer), tokenizer.roles.get("padding")
         target = rounded_size(tokenizer.target) if tokenizer.target is not tokenizer else None
@@ -47,7 +47,7 @@ def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, lang
 
 
 def copy_backbone(source: Model, model: Model, name: str) -> None:
-    """Copy the weights of one backbone to another; raise an error with the name of the source if their shapes differ."""
+    """Copy the backbone weights of `source`, the model called `name`, to `model`; raise an error if shapes differ."""
     weights, own = source.backbone.state_dict(), model.backbone.state_dict()
     if wrong := [key for key in own if key not in weights or weights[key].shape != own[key].shape]:
         raise PretuneError(
@@ -57,7 +57,7 @@ def copy_backbone(source: Model, model: Model, name: str) -> None:
 
 
 def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
-    """Raise an error if the tokenizer of the text is not the tokenizer of the model named `name`."""
+    """Raise an error if the tokenizer of the text is not the one of the model called `name`."""
     if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
         raise PretuneError(
             f"{name}: the text was tokenized with another tokenizer than this model's; "
@@ -81,7 +81,7 @@ def check_length(length: int, model: Model) -> int:
 
 
 def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
-    """Return the sequence length of each training stage; raise an error unless their shares of the budget increase to 1."""
+    """Return the sequence length of each training stage; raise an error unless their budget shares increase to 1."""
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(
@@ -91,7 +91,7 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
-    """Return the index of the embedding of each language, by name; empty for a single language without an embedding."""
+    """Return the index of each language's embedding by name; empty for one language without an embedding."""
     vectors = getattr(model.backbone.embed, "columns", {})
     known = getattr(model.config, "lang2id", None) or {}
     if len(names) < 2:

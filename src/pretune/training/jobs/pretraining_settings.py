@@ -33,7 +33,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingJob:
-    """A pretraining job with all settings resolved."""
+    """A pretraining job: model, data, objective, and all training settings."""
 
     model: str
     data: list[str]
@@ -59,7 +59,7 @@ class PretrainingJob:
     encoding_errors: Errors = "strict"  # how to handle invalid UTF-8
 
     def recipe(self) -> dict[str, Any]:
-        """Return all settings that determine the result, named as the options of the command line."""
+        """Return the settings that determine the result of a pretraining job, named like the command-line options."""
         return recipe_sections.as_recipe(self, leave_out=("out", "device", "parallel"))
 
 
@@ -72,10 +72,7 @@ def resolve_pretraining(
     device: str | None,
     defaults: Fields | None = None,
 ) -> PretrainingJob:
-    """Return a pretraining job for a model, with a value for every setting.
-
-    Each setting is from `options` or else the command's `defaults`, the model's preset, or the general defaults.
-    """
+    """Return a pretraining job; each setting is from `options`, else `defaults`, the preset, or general defaults."""
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:
         preset = {**merge_recipes(preset, defaults), "budget": defaults["budget"]}
@@ -97,7 +94,7 @@ def resolve_pretraining(
 
 
 def scale_preset(preset: Fields, model: str, options: Fields, device: str | None) -> Fields:
-    """Return the recipe of a preset scaled to the budget of --scale-to, and log how it was scaled."""
+    """Return a preset's recipe, scaled down to the budget of the option --scale-to, and log how it was scaled."""
     if options.get("budget") is not None and options["budget"].limits:
         raise PretuneError("--scale-to already sets the budget; remove the other limit")
     if options.get("optimizer") is not None and options["optimizer"].name:  # its learning rates are scaled
@@ -128,7 +125,7 @@ def scale_preset(preset: Fields, model: str, options: Fields, device: str | None
 
 
 def split_language(entry: str) -> tuple[str, str]:
-    """Return the language that an entry LANGUAGE=PATH names, or "" if it is only a path, and the path.
+    """Split an input LANGUAGE=PATH into language and path; the language is "" if the input is only a path.
 
     >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
     (('en', 'corpus/*.txt'), ('', 'corpus.txt'))
@@ -139,5 +136,5 @@ def split_language(entry: str) -> tuple[str, str]:
 
 
 def is_store(path: str | Path) -> bool:
-    """Return whether a path is the folder of a token store."""
+    """Return whether a path is the folder of a token store, a tokenized corpus."""
     return (Path(path) / MANIFEST).is_file()

@@ -34,7 +34,7 @@ UNITS: dict[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class ScalableRecipe:
-    """The sections of a pretraining recipe that scaling to a smaller budget changes or reads."""
+    """The sections of a pretraining recipe that are needed to scale it down to a smaller budget."""
 
     budget: Budget
     optimizer: Optimizer
@@ -62,7 +62,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def _budget(limits: dict[str, float]) -> Budget:
-    """Return a training budget with the given limits; steps are rounded down to an integer, at least 1."""
+    """Return a training budget with the given limits by name; a number of steps is rounded down, to at least 1."""
     whole: dict[str, Any] = {name: max(1, int(x)) if name == "steps" else x for name, x in limits.items()}
     return Budget(**whole)
 
@@ -70,10 +70,8 @@ def _budget(limits: dict[str, float]) -> Budget:
 def scale_to(
     limit: Budget, recipe: ScalableRecipe, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
 ) -> tuple[ScalableRecipe, str]:
-    """Return a recipe scaled down to a limit, but never beyond its own budget, and a description of the changes.
-
-    The FLOPs per token and per second determine only how small batches become; the limit is kept in its own unit. If the user
-    has set the tokens per batch, `batch` is that number, and does not change.
+    """Return a recipe scaled down to the budget `limit` (at most its own budget), and a description of the changes.
+    If few steps would be left, batches become smaller, unless `batch` sets their tokens; FLOPs convert time to tokens.
 
     >>> bert = ScalableRecipe(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
     >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens

@@ -24,7 +24,7 @@ BOUNDS: dict[str, SearchRange | tuple[Any, ...]] = {
 
 
 def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Settings]:
-    """Return the space of settings to search, and their default values; settings that `options` sets are not searched.
+    """Return search ranges and defaults of the hyperparameters that `options` leaves unset, for a number of layers.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
     ({'layers': SearchRange(low=1, high=2, step=None, log=False)}, {'layers': 2})
@@ -39,12 +39,12 @@ def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Se
     }
     fixed = {name for name, value in options.items() if value is not None} | ({"layers"} if layers == 1 else set())
     if not space.keys() - fixed:
-        raise PretuneError(f"{', '.join(space)} are all given; remove at least one, so that it can be searched")
+        raise PretuneError(f"{', '.join(space)} are all set, so there is nothing to search; remove at least one")
     return {n: r for n, r in space.items() if n not in fixed}, {n: v for n, v in defaults.items() if n not in fixed}
 
 
 def count_layers(reference: str) -> int:
-    """Return the number of layers of a model above its embeddings, without reading its weights."""
+    """Return the number of layers of a model or preset above its embeddings, without reading weights."""
     is_new = is_preset(reference)
     content = find_preset(reference)["config"] if is_new else read_config(find_folder(reference))[1]
     family = family_of(reference)

@@ -33,7 +33,7 @@ Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
 def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
-    """Label texts with a teacher, train a student on them and on the labeled rows, and return the student's run and data."""
+    """Label texts with a teacher, train a student on them by `finetune`, and return the student's run and data."""
     assert plan.unlabeled is not None
     if not 0 < plan.confidence_threshold <= 1:
         raise PretuneError(
@@ -46,7 +46,9 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     material = read_task_data(plan)
     rows, labels = material.rows, list(material.task.labels)
     if not material.task.classifies_texts or material.task.name != material.task.kind:
-        raise PretuneError(f"{plan.objective}: only tasks with one label per text can label texts: classify, prompt")
+        raise PretuneError(
+            f"{plan.objective}: unlabeled texts need a task with one label per text; choose classify or prompt"
+        )
     if plan.teacher:
         teacher_task(plan.teacher, labels)
     columns = {role: name for role, name in rows.columns.items() if role != "label"}
@@ -74,19 +76,19 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
 
 
 def one_hot(labels: Sequence[str], classes: Sequence[str]) -> Array:
-    """Return labels as one-hot rows, (labels, classes)."""
+    """Return labels as one-hot vectors over `classes`, (labels, classes)."""
     return np.eye(len(classes))[[classes.index(label) for label in labels]].reshape(-1, len(classes))
 
 
 def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, resume: bool) -> Run:
-    """Train the teacher on the labeled rows; a finished teacher is reused when a student is resumed."""
+    """Train a teacher on the labeled examples `material` by `finetune`, or load a finished one if `resume`."""
     folder = plan.out / INTERMEDIATE / "teacher"
     finished = finished_run(folder) if resume else None
     return finished or finetune(replace(plan, out=folder, unlabeled=None, distill_temperature=None), material, resume)
 
 
 def select_confident(plan: FinetuningJob, certainty: Array, labels: Sequence[str]) -> list[int]:
-    """Return the indices of the texts that the teacher labels with enough confidence, and log how many there are."""
+    """Return the indices of texts whose label has a `certainty` above the job's threshold, and log their number."""
     chosen: list[int] = np.flatnonzero(certainty >= plan.confidence_threshold).tolist()
     if not chosen:
         raise PretuneError(
@@ -111,7 +113,7 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
 
 
 def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: Path) -> LabeledRows:
-    """Return labeled rows followed by `more` rows with `labels`, as if all of them were from one file."""
+    """Return labeled rows followed by the rows `more` with the given labels, as if all of them were from `file`."""
     if len(rows) and (rows.pairs is None) != (more.pairs is None):
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]

@@ -21,14 +21,14 @@ Finetune = Callable[[FinetuningJob, Any, bool], Run]
 
 
 def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
-    """Run the fine-tuning job `plan` with several seeds, and return the best run, with a summary of all."""
+    """Run the fine-tuning job `plan` with several seeds; return the best run, with a summary of all in its results."""
     few = material.has_dev and material.size < ENOUGH_EXAMPLES
     count = plan.num_seeds or (DEFAULT_SEEDS if few else 1)
     if count == 1:
         if plan.devices > 1 and plan.num_seeds is None:
             advice = if_option("num-seeds", ", or give --num-seeds")
             raise PretuneError(
-                f"--devices applies only to several seeds, but there is one by default; remove it{advice}"
+                f"--devices applies only to several seeds, but this job trains one; remove --devices{advice}"
             )
         return finetune(plan, material, resume)
     if not material.has_dev:
@@ -50,7 +50,7 @@ def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, fin
 
 
 def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
-    """Yield the result of `run_seed` for the arguments of each job, by name, in order; in parallel on several devices."""
+    """Run the jobs of several seeds, in parallel on several devices, and yield their runs (None: diverged) in order."""
     if devices > 1:
         log_info(f"training {len(jobs)} seeds on {devices} devices")
         yield from run_jobs(run_seed, jobs.values(), devices)
@@ -61,7 +61,7 @@ def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run
 
 
 def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) -> Run | None:
-    """Run, resume, or load the run of one seed; return None if its training diverged."""
+    """Fine-tune with one seed, or resume or load its run; return the run, or None if training diverged."""
     if (plan.out / RESULTS).is_file():
         return Run(plan.out)
     try:
@@ -74,7 +74,7 @@ def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) 
 
 
 def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -> Run:
-    """Copy the files of the best run to the folder of the job `plan`, summarize all runs, and return the best."""
+    """Copy the best of the runs of several seeds to the folder of the job `plan`; return it with a summary of all."""
     name = f"dev/{material.primary_metric}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:

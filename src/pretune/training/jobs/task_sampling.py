@@ -25,7 +25,7 @@ POINTS = 64  # at which changing shares are integrated
 
 @dataclass(frozen=True)
 class TaskSampling:
-    """The sampling of tasks by their numbers of examples to a power, which changes linearly from `first` to `last`.
+    """Sampling of tasks in proportion to (number of examples)^power; the power changes from `first` to `last`.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
     [0.75, 0.25]
@@ -35,13 +35,13 @@ class TaskSampling:
     last: float
 
     def shares(self, sizes: Sequence[int], weights: Sequence[float], progress: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the share of each task in the batches, (tasks,), at a progress of the training from 0 to 1."""
+        """Return the sampling share of each task, (tasks,), from its size and weight at a progress of 0 to 1."""
         power = self.first + (self.last - self.first) * progress
         shares = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
         return np.asarray(shares / shares.sum())
 
     def until(self, sizes: Sequence[int], weights: Sequence[float], progress: float) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the share of each task, (tasks,), in all batches up to a progress of the training from 0 to 1."""
+        """Return the share of each task, (tasks,), in all batches from the start to a training progress of 0 to 1."""
         if self.first == self.last or progress <= 0:
             return self.shares(sizes, weights)
         times = (np.arange(POINTS) + 0.5) / POINTS * min(progress, 1.0)
@@ -52,11 +52,13 @@ def parse_sampling(text: str) -> TaskSampling:
     """Return the task sampling that an expression such as "temperature(5)" describes."""
     match = _EXPRESSION.fullmatch(text)
     if match is None or match["name"] not in DEFAULTS:
-        raise PretuneError(f"there is no sampling {text!r}; {suggest(match['name'] if match else text, DEFAULTS)}")
+        raise PretuneError(
+            f"--task-sampling {text}: unknown method; {suggest(match['name'] if match else text, DEFAULTS)}"
+        )
     name, value = match["name"], float(match["value"]) if match["value"] else DEFAULTS[match["name"]]
     if match["value"] and name in ("proportional", "uniform"):
-        raise PretuneError(f"sampling {text}: {name} takes no number; remove it")
+        raise PretuneError(f"--task-sampling {text}: {name} takes no number; remove it")
     if name == "temperature" and not value > 0:
-        raise PretuneError(f"sampling {text}: the temperature must be above 0")
+        raise PretuneError(f"--task-sampling {text}: the temperature must be above 0")
     last = 1 / value if name == "temperature" else value
     return TaskSampling(1.0 if name == "annealed" else last, last)

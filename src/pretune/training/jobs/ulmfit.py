@@ -59,7 +59,7 @@ DIRECTIONS = "forward", "backward"
 
 @dataclass(frozen=True)
 class UlmfitJob:
-    """The data and the settings of ULMFiT's second and third stage."""
+    """The data and the settings of ULMFiT: language model fine-tuning, then classifier training."""
 
     train: str
     dev: str | None
@@ -82,13 +82,13 @@ class UlmfitJob:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The keyword arguments for reading files of unlabeled texts."""
+        """The keyword arguments with which files of unlabeled texts are read."""
         return {name: getattr(self, name) for name in ("split_by", "text_field", "encoding_errors")}
 
 
 @dataclass(frozen=True)
 class UlmfitResult:
-    """The result of ULMFiT: the runs of both stages per reading direction, and the scores of the classifiers and their ensemble."""
+    """The result of ULMFiT: the runs of both stages by reading direction, and the scores of the classifiers."""
 
     folder: Path
     runs: dict[str, dict[str, Run]]  # by direction, then `texts` and `task`
@@ -99,11 +99,11 @@ class UlmfitResult:
 
     @property
     def classifiers(self) -> list[str]:
-        """The folders of the classifiers, whose predictions `pretune predict` averages."""
+        """The folders of the trained ULMFiT classifiers, one per reading direction."""
         return [str(runs["task"].folder) for runs in self.runs.values()]
 
     def describe(self) -> dict[str, Any]:
-        """Return the folders, language modeling losses, and scores of both stages by name."""
+        """Return the results of ULMFiT by name: folders, language modeling losses, and classifier scores."""
         losses = {
             f"{way} lm": runs["texts"].results.get("dev/lm") for way, runs in self.runs.items() if "texts" in runs
         }
@@ -111,7 +111,7 @@ class UlmfitResult:
 
 
 def run_ulmfit(models: Sequence[str], stages: UlmfitJob, out: Path) -> UlmfitResult:
-    """Run the second and third stage with one language model, or a forward and a backward one; finished runs are reused."""
+    """Run ULMFiT with a forward or a backward language model, or both: adapt it to texts, then train a classifier."""
     ways = [reading_direction(model) for model in models]
     if len(set(ways)) < len(ways):
         raise PretuneError(f"{' and '.join(models)} both read {ways[0]}; give one forward and one backward model")
@@ -146,7 +146,7 @@ def adapt(
     optimizer: Optimizer = LM_OPTIMIZER,
     schedule: Schedule = SCHEDULE,
 ) -> Run:
-    """Run ULMFiT's second stage: fine-tune a language model on the texts of the task, with their vocabulary."""
+    """Run ULMFiT's second stage: fine-tune a language model on the texts in `files`, with their vocabulary."""
     if finished := finished_run(out / "texts"):
         return finished
     start, store = out / "start", out / "store"
@@ -169,7 +169,7 @@ def adapt(
 
 
 def lm_batch(store: Store) -> Batching:
-    """Return the batch settings for the text of a token store: fewer parallel streams for little text, more for much text."""
+    """Return the batch settings to train a language model on a token store: more parallel streams for more text."""
     (least, default, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
     streams = max(least, min(default, windows // few), min(most, windows // many))
@@ -177,10 +177,8 @@ def lm_batch(store: Store) -> Batching:
 
 
 def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stages: UlmfitJob) -> None:
-    """Save a language model in the folder `start` with the vocabulary of the texts, where known words keep their embeddings.
-
-    If the size allows, known words that do not occur in the texts are kept for later texts. Subword tokenizers are unchanged.
-    """
+    """Save a language model in the folder `start` with the vocabulary of the texts in `files`.
+    Known words keep their embeddings, also words not in the texts if the size allows; subword models are unchanged."""
     old = load_model(model, parse_objective("lm" if reading_direction(model) == "forward" else "lm(backward=true)"))
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
@@ -205,7 +203,7 @@ def lowercases(tokenizer: Tokenizer) -> bool:
 
 
 def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
-    """Run ULMFiT's third stage: train a classifier on the adapted language model; `rows` is the number of examples."""
+    """Run ULMFiT's third stage: train a classifier on the language model of a run, with `rows` training examples."""
     if finished := finished_run(out / "task"):
         return finished
     epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)
@@ -227,12 +225,12 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
 
 
 def unfreezing_strategy(model: str | Path, epochs: float) -> str:
-    """Return the fine-tuning strategy that unfreezes one layer per epoch, and all after half of the training at the latest."""
+    """Return the strategy that unfreezes one layer per epoch, and all by the middle of training at the latest."""
     return f"gradual({min(0.5, count_layers(str(model)) / epochs):g})"
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
-    """Return the dev accuracy of each classifier, by reading direction, and of their ensemble as `both`."""
+    """Return the dev accuracies of classifiers by reading direction (`ways`), and of their ensemble as `both`."""
     results = {way: run.results.get("dev/accuracy") for way, run in zip(ways, runs, strict=True)}
     scores = {way: float(value) for way, value in results.items() if value is not None}
     if len(scores) < 2 or (dev := runs[0].recipe.get("dev")) is None:

@@ -29,9 +29,7 @@ def make_optimizers(
     root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
 ) -> list[torch.optim.Optimizer]:
     """Return optimizers for the trainable parameters of a model; each parameter group has its `peak` learning rate.
-
-    `starts` maps parameters that are not trained from the first step to the share of the budget after which they are.
-    """
+    `starts` maps parameters to the share of the budget after which they are trained (default: 0)."""
     starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
     if settings.name == "adafactor" and any(is_sharded(p) for p in parameters):
@@ -71,10 +69,7 @@ def make_optimizers(
 
 def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     """Return the learning rates of parameters relative to the base rate, for those whose rate differs.
-
-    With `layer_decay`, each layer group has that factor times the rate of the group above it (Howard and Ruder, 2018).
-    Heads have `head_lr_factor` times the rate of the backbone.
-    """
+    With `layer_decay`, the rate of a layer is that factor times the rate of the one above (Howard and Ruder, 2018)."""
     factors: dict[Tensor, float] = {}
     if settings.head_lr_factor is not None:
         heads: Any = root.heads
@@ -89,7 +84,7 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
 
 
 def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer that the settings name, for parameter groups; for Muon, AdamW for all other parameters."""
+    """Build the optimizer that the settings name; for `muon`, build AdamW, which updates all but hidden matrices."""
     lr = settings.lr or 1e-2
     moments: dict[str, Any] = {
         "lr": settings.lr or 0.0,
@@ -116,9 +111,7 @@ def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> tor
 
 
 def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
-    """Return settings with learning rates in proportion to the batch size, if they have a reference batch size.
-
-    This is the linear scaling rule of Goyal et al. (2017).
+    """Return settings with learning rates scaled from the reference batch size to `batch` (Goyal et al., 2017).
 
     >>> scale_lr_to_batch(Optimizer(lr=1e-4, reference_batch_size=256), 512).lr
     0.0002
@@ -135,11 +128,8 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
-    """Return the weights of all hidden linear layers, each with the number of matrices that it stacks.
-
-    They belong to the backbone and to heads (such as ELECTRA's generator): all linear layers except those of an embedding
-    and the last one of a head, which computes logits.
-    """
+    """Return the weights of all hidden linear layers, each with the number of matrices that are stacked in it.
+    All linear layers are hidden, except those of embeddings and those that compute the logits of a head."""
     return {
         module.weight: module.stacked
         for name, module in root.named_modules()
@@ -150,12 +140,9 @@ def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
 class Muon(torch.optim.Optimizer):
     """Muon: momentum whose updates are orthogonalized, so that every singular value is about 1 (Jordan et al., 2024).
 
-    Matrices of equal shape are orthogonalized together, in bf16 on an accelerator and fp32 on a CPU. The rate is scaled by
-    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; weight decay is decoupled.
-
-    With sharded parameters, momentum is updated row by row, but orthogonalization needs whole matrices: every process gathers
-    the updates, in the dtype in which they are orthogonalized, computes all of them, and applies its own rows.
-    """
+    Matrices of equal shape are orthogonalized together, in bf16 on an accelerator. The learning rate is scaled by
+    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; weight decay is decoupled. For sharded
+    parameters, every process gathers the updates, orthogonalizes all of them, and applies its own rows."""
 
     def __init__(
         self,
@@ -176,7 +163,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient."""
+        """Update every matrix that has a gradient by one Muon step; `closure` is ignored."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
             for parameter in group["params"]:
@@ -203,14 +190,10 @@ class Muon(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al., 2020): Adam's update, scaled for each matrix to the norm rate · norm of the matrix.
+    """LAMB (You et al., 2020): Adam, with the update of each matrix scaled to the learning rate times the matrix norm.
 
-    Stacked matrices are scaled separately. Groups without `layer_adaptation`, those of norms and biases, take Adam's update
-    unscaled, with and without weight decay, as in the authors' code.
-
-    With sharded parameters, everything is computed row by row except the norms: squares are summed over the local rows, then
-    over all processes, for all matrices of a group at once.
-    """
+    Stacked matrices are scaled separately. Groups without `layer_adaptation`, those of norms and biases, take Adam's
+    update unscaled, as in the authors' code. With sharded parameters, only norms are summed over processes."""
 
     def __init__(
         self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, stacked: dict[Tensor, int]
@@ -221,7 +204,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient by one LAMB step; `closure` is ignored."""
         for group in self.param_groups:
             moving = [p for p in group["params"] if p.grad is not None]
             if not moving:
@@ -256,7 +239,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(rows, updates, alpha=-group["lr"])
 
     def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Scale every update, in place, to the norm of its parameter matrix."""
+        """Scale every update, in place, to the norm of its parameter matrix (LAMB's trust ratio)."""
         pieces: list[Tensor] = []
         moves: list[Tensor] = []
         for parameter, update in zip(parameters, updates, strict=True):
@@ -269,7 +252,7 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
 
     def _trust_rows(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Scale every update, in place, to the norm of its parameter matrix, of which this process has only some rows."""
+        """Scale every update, in place, to the norm of its matrix, of which this process has only some rows."""
         owners, squares = [], []
         for parameter, update in zip(parameters, updates, strict=True):
             count = self.stacked.get(parameter, 1)
@@ -285,7 +268,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Return nearly orthogonal matrices for a stack of matrices, (k, rows, columns), by a quintic Newton-Schulz iteration.
+    """Return nearly orthogonal matrices for a stack of matrices, (k, rows, columns), by Newton-Schulz iterations.
 
     >>> s = torch.linalg.svdvals(orthogonalize(torch.randn(1, 8, 16)))
     >>> bool(((s > 0.5) & (s < 1.5)).all())
@@ -304,7 +287,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
-    """Set the learning rate of every parameter group to its peak times a factor, or to 0 before the group's start."""
+    """Set the learning rate of parameter groups to their peak times `factor`, or to 0 before they start to train."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             rate = group["peak"] * factor if progress >= group["start"] else 0.0
@@ -315,7 +298,7 @@ def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress:
 
 
 def make_capturable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-    """Make optimizers read learning rates from the device, for recording as a CUDA graph; return whether all support this."""
+    """Make optimizers read learning rates from the device, as CUDA graphs need; return whether all support this."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not all(group.get("fused") for group in groups):
         return False

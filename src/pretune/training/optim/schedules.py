@@ -19,7 +19,7 @@ START = 1 / 25  # initial rate of one-cycle, relative to the peak
 
 
 def lr_factor(schedule: Schedule, before: float, after: float) -> float:
-    """Return the learning rate relative to its peak for a step that uses the budget from share `before` to `after`.
+    """Return the learning rate, relative to its peak, of a step that moves progress (0 to 1) from `before` to `after`.
 
     >>> lr_factor(Schedule("linear", warmup_ratio=0.5, min_lr_ratio=0.0), 0.0, 0.25)
     0.5
@@ -48,5 +48,4 @@ def lr_factor(schedule: Schedule, before: float, after: float) -> float:
 
 
 def _cosine(share: float) -> float:
-    """Return the value of a cosine decay from 1 to 0 at a share of its duration."""
     return 0.5 * (1.0 + math.cos(math.pi * share))

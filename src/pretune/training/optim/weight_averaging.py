@@ -20,10 +20,7 @@ from pretune.training.recipe_sections import Optimizer
 
 class WeightAverage(Callback):
     """A callback that keeps a running mean of all parameters, evaluates it, and returns it as the trained model.
-
-    With `ema` the mean is exponential: each step moves it by 1 - ema (by more at first, when it is the plain mean so far).
-    With `average` it is the plain mean over that share of the budget, at its end.
-    """
+    With `ema_decay`, the mean is exponential; with `average_fraction`, it is plain over the end of the budget."""
 
     name: ClassVar[str] = "average"
 
@@ -36,7 +33,7 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def after_update(self, step: Step) -> None:
-        """Add the current parameters to the running mean."""
+        """Add the current parameters to their running mean after each update."""
         if self.clock.progress() < self.start:
             return
         self.count += 1
@@ -56,22 +53,21 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def on_end(self) -> dict[str, float]:
-        """Replace the parameters by their running mean."""
+        """Replace the parameters by their running mean at the end of training."""
         if self.count:
             torch._foreach_copy_(_locals(self.parameters), _locals(self.means))
         return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the running mean and its number of steps, for a checkpoint."""
+        """Return the running mean of the parameters and its number of steps, for a checkpoint."""
         return {**self.means, "count": torch.tensor(self.count)}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Restore the running mean from a checkpoint."""
+        """Restore the running mean of the parameters from a checkpoint."""
         self.count = int(tensors["count"])
         for name, mean in self.means.items():
             copy_into(mean, tensors[name])
 
 
 def _locals(tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the rows of tensors, possibly sharded, that this process has."""
     return [local_rows(tensor) for tensor in tensors.values()]

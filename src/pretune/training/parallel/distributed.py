@@ -28,7 +28,7 @@ LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", 
 
 @dataclass(frozen=True)
 class World:
-    """The rank of this process among all that train together, with collective operations on numbers and JSON values."""
+    """The process group of a training: the rank of this process, and collective operations on numbers and JSON data."""
 
     rank: int = 0
     size: int = 1
@@ -36,7 +36,7 @@ class World:
 
     @classmethod
     def join(cls, device: torch.device) -> World:
-        """Join the processes that `torchrun` started, each on its own GPU; without `torchrun`, return a world of one."""
+        """Join the process group that torchrun started, one process per GPU; without torchrun, return a single one."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():
@@ -46,7 +46,7 @@ class World:
                 if local >= torch.cuda.device_count():
                     raise PretuneError(
                         f"process {local} of this machine has no GPU: the machine has {torch.cuda.device_count()}; "
-                        "start fewer with `torchrun --nproc-per-node`"
+                        "start fewer processes with `torchrun --nproc-per-node`"
                     )
                 torch.cuda.set_device(local)
                 # Host values travel over gloo, so that nothing waits for the kernels queued on the GPUs.
@@ -62,7 +62,7 @@ class World:
         return self.rank == 0
 
     def add_up(self, values: dict[str, float]) -> dict[str, float]:
-        """Return the sum of each value over all processes, which must all use the same names."""
+        """Return the sum of each named value over all processes, which must all pass the same names."""
         if self.size == 1:
             return values
         vector = torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64)
@@ -70,7 +70,7 @@ class World:
         return dict(zip(sorted(values), vector.tolist(), strict=True))
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, in the order of their ranks; values must be JSON data."""
+        """Return the values (JSON data) of all processes, in the order of their ranks."""
         if self.size == 1:
             return [value]
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -82,11 +82,11 @@ class World:
         return [json.loads(place[: int(size)].numpy().tobytes()) for place, size in zip(places, sizes, strict=True)]
 
     def wait(self) -> None:
-        """Wait until all processes have called this."""
+        """Wait until all training processes have called this method."""
         self.gather(None)
 
     def run_on_first(self, act: Callable[[], Result]) -> Result:
-        """Run a function in the first process, and return its result in all processes; if it fails, all of them exit."""
+        """Run a function in the first process only, and return its result in all processes; if it fails, all exit."""
         if self.size == 1:
             return act()
         try:
@@ -100,7 +100,7 @@ class World:
         return result
 
     def run_on_first_then_others(self, act: Callable[[], Result]) -> Result:
-        """Run a function in the first process, then in all others, which find the files that it wrote; return the result."""
+        """Run a function in the first process, then in all others, which can reuse its files; return the result."""
         if self.size == 1:
             return act()
         results: list[Result] = []
@@ -110,7 +110,7 @@ class World:
 
 @contextmanager
 def report_lost_process(world: World) -> Iterator[None]:
-    """Raise an error with advice if another process dies while this one waits for it inside the block."""
+    """Raise an error with advice if another training process is lost while code in the block waits for it."""
     try:
         yield
     except RuntimeError as error:
@@ -124,7 +124,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return the network, wrapped in DDP or FSDP if needed; gradients are summed in `reduce_dtype`."""
+    """Return a network, wrapped in DDP or FSDP (`how`) for several processes; they sum gradients in `reduce_dtype`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True
@@ -156,7 +156,7 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
 
 
 def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Return the mean of a bucket of gradients over all processes, sent as bf16 (torch's own hook needs NCCL)."""
+    """Return the mean of a bucket of gradients over `size` processes, sent as bf16 (torch's own hook needs NCCL)."""
     buffer = bucket.buffer()
     rounded = buffer.to(torch.bfloat16).div_(size)
     work: Any = dist.all_reduce(rounded, async_op=True)
@@ -165,7 +165,7 @@ def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 @contextmanager
 def gradient_sync(model: Any, last: bool) -> Iterator[None]:
-    """Exchange the gradients of a replicated or sharded model inside the block only if it is the last pass of a step."""
+    """Synchronize gradients over processes inside the block only if it is the last backward pass of a step (`last`)."""
     if hasattr(model, "no_sync") and not last:
         with model.no_sync():
             yield

@@ -18,12 +18,12 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def local_rows(tensor: Any) -> Tensor:
-    """Return the rows of a tensor, possibly sharded, that this process has, without a copy."""
+    """Return the rows of a tensor that this process has, without a copy: all rows, unless the tensor is sharded."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def first_row(tensor: Any) -> int:
-    """Return the index of the first row of a tensor that this process has."""
+    """Return the index, in the full tensor, of the first row that this process has."""
     if not is_sharded(tensor):
         return 0
     each = -(-tensor.shape[0] // tensor.device_mesh.size())
@@ -31,7 +31,7 @@ def first_row(tensor: Any) -> int:
 
 
 def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of the unsharded tensor `whole` that this process would have if it were sharded as `like` is."""
+    """Return the rows of the full tensor `whole` that this process would have if it were sharded like `like`."""
     if not is_sharded(like):
         return whole
     start = first_row(like)
@@ -39,7 +39,7 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return the unsharded tensor, given its local rows, sharded as `like` is; all processes call this together."""
+    """Return the full tensor, given the local rows of each process, sharded like `like`; all processes call this."""
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor
@@ -49,24 +49,24 @@ def gather_rows(rows: Tensor, like: Any) -> Tensor:
 
 
 def all_reduce_sum(values: Tensor, like: Any) -> Tensor:
-    """Sum values, in place, over the processes among which `like` is sharded, and return them."""
+    """Sum values, in place, over the processes among which the tensor `like` is sharded, and return them."""
     dist.all_reduce(values, group=like.device_mesh.get_group())
     return values
 
 
 def full_scalar(value: Any) -> Tensor:
-    """Return a scalar such as a gradient norm, computed by all processes together if it is sharded."""
+    """Return a scalar, such as a gradient norm, as a plain tensor; a sharded one is reduced over all processes."""
     return value.full_tensor() if is_sharded(value) else value
 
 
 def reshard_model(root: nn.Module) -> None:
-    """Free the parameters that FSDP gathered for a forward pass without a backward pass, which would become stale."""
+    """Free the parameters that FSDP gathered for an evaluation, because they would become stale."""
     for module in sharded_modules(root):
         module.reshard()
 
 
 def unshard_model(root: nn.Module) -> None:
-    """Gather all parameters of a sharded model in every process, after training."""
+    """Gather all parameters of a sharded model in every process, for use after training."""
     for module in sharded_modules(root):
         module.unshard()
 
@@ -79,6 +79,6 @@ def sharded_modules(root: nn.Module) -> list[Any]:
 
 
 def copy_into(target: Tensor, whole: Tensor) -> None:
-    """Copy the unsharded tensor `whole` into `target`, or only its local rows if `target` is sharded."""
+    """Copy the full tensor `whole` into `target`, or only the local rows if `target` is sharded."""
     with torch.no_grad():
         local_rows(target).copy_(take_local_rows(whole, target))

@@ -22,7 +22,7 @@ PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
 def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
-    """Raise an error if `facts`, such as settings, differ between processes; `what` names them in the message."""
+    """Raise an error if `facts`, a mapping, differs between processes; `what` is its name in the error message."""
     if world.size == 1:
         return
     gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
@@ -38,7 +38,7 @@ def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
 
 
 def check_shared_folder(world: World, folder: Path) -> None:
-    """Raise an error if the run folder is not the same folder on all machines."""
+    """Raise an error if the run folder is not one folder that the processes on all machines share."""
     if world.size == 1:
         return
     mark = folder / f"{TEMPORARY}shared-{os.getpid()}"
@@ -66,14 +66,14 @@ def check_shared_folder(world: World, folder: Path) -> None:
 
 
 def raise_once(world: World, message: str) -> None:
-    """Raise an error that occurs in all processes: the first process reports it, and all of them exit."""
+    """Raise an error that all processes have found: the first one reports it, and the others only exit."""
     if world.first:
         raise PretuneError(message)
     raise SystemExit(1)
 
 
 def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return digests of the training data: of the tokenizer, the shards and documents of a store, and the texts of rows."""
+    """Return digests of the tokenizer and of training data, a mapping with the keys `store` (text) and `rows`."""
     facts: dict[str, Any] = {"tokenizer": tokenizer.digest}
     if "store" in own:
         facts["store"] = hashlib.sha256("".join(shard["sha256"] for shard in own["store"].shards).encode()).hexdigest()
@@ -88,21 +88,21 @@ def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any
 
 
 def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
-    """Warn if the batches of a step cannot be divided evenly among the processes, and suggest a size."""
+    """Warn if the batches of a step cannot be divided evenly among the processes, and suggest a batch size."""
     stage = streams.stages[-1]
     rounds = -(-stage.packs // world.size)
     idle = 1 - stage.packs / (rounds * world.size)
     if idle > 0.05:
         tokens = streams.streams[stage.first].packing.tokens
         log_info(
-            f"a step has {stage.packs} pack{'s' if stage.packs > 1 else ''} of {tokens:,} tokens for {world.size} processes, "
+            f"a step has {stage.packs} microbatch{'es' if stage.packs > 1 else ''} of {tokens:,} tokens for {world.size} processes, "
             f"which are idle {100 * idle:.0f} % of the time; to use all of them, set batch.microbatch_tokens to "
             f"{tokens * stage.packs // (rounds * world.size):,} or less"
         )
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one mapping with keys such as `optimizer.lr`."""
+    """Return nested mappings as one flat mapping, with keys such as `optimizer.lr`."""
     flat: dict[str, Any] = {}
     for key, value in facts.items():
         name = f"{prefix}{key}"
@@ -111,10 +111,9 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _digest(value: Any) -> str:
-    """Return a short digest of a value, by which processes compare it."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def _names(folder: Path) -> set[str]:
-    """Return the file names in a folder by listing it: file systems may cache that a single file is missing."""
+    """List the file names in a folder; unlike a test for one file, this is not cached by network file systems."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()

@@ -17,12 +17,10 @@ PAUSE = 0.02
 
 
 def new_rendezvous_store() -> Any:
-    """Return an empty key-value store through which processes can find one another, or None if torch's default works.
+    """Return a new key-value store through which processes find one another, or None if torch's default works.
 
-    torchrun keeps one store over all restarts. Entries of lost processes, above all their addresses, mislead their successors
-    (pytorch issue 135712), and machines may have restarted a different number of times. So the first process names a new store,
-    and answers only processes that have called since it started: entries of lost ones are ignored.
-    """
+    torchrun keeps one store over all restarts, in which addresses of lost processes mislead their successors (pytorch
+    issue 135712). So the first process names a new store, and answers only processes that called since it started."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -33,7 +31,7 @@ def new_rendezvous_store() -> Any:
 
 
 def _invite(store: Any, size: int) -> str:
-    """Publish, as the first process, a name for the new store until all others have acknowledged it; return the name."""
+    """Publish a name for the new store, as process 0 of `size`, until all others acknowledge it; return the name."""
     name = uuid.uuid4().hex
     missing = set(range(1, size))
     deadline = time.monotonic() + PATIENCE
@@ -46,7 +44,7 @@ def _invite(store: Any, size: int) -> str:
 
 
 def _follow(store: Any, rank: int) -> str:
-    """Call the first process, as another process, until it answers; return the name of the new store."""
+    """Ask process 0, as the process of this rank, for the name of the new store until it answers; return the name."""
     own = uuid.uuid4().hex
     store.set(f"pretune/call/{rank}", own)
     answer: dict[str, Any] = {"called": []}
@@ -60,12 +58,11 @@ def _follow(store: Any, rank: int) -> str:
 
 
 def _has(store: Any, key: str) -> bool:
-    """Return whether a key of pretune is in a store, without waiting for it."""
     return bool(store.check([f"pretune/{key}"]))
 
 
 def _pause(deadline: float, problem: str) -> None:
-    """Sleep a moment; raise an error about the problem if the deadline has passed."""
+    """Sleep briefly; raise an error with the description `problem` if the deadline has passed."""
     if time.monotonic() > deadline:
         raise PretuneError(f"{problem} for {PATIENCE:.0f} s; check that all processes were started")
     time.sleep(PAUSE)
