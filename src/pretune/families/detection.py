@@ -14,11 +14,7 @@ from pretune.runtime.errors import PretuneError
 def detect_family(
     content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
-    """Return the family of a config.json without `model_type`, and the evidence for it, in words.
-
-    `content` is that of the config.json and `class_name` the class of `transformers` that it names, or ""; `names` returns the
-    names of the checkpoint's tensors, and is called only if the class does not identify the family; `where` is the file.
-    """
+    """Detect a model's family from its `transformers` class or else its tensor names; return it and the evidence."""
     published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
     if class_name and len(by_class) == 1:
@@ -42,7 +38,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and config.json keys a family does not know; all, if no tensor fits one of its layers."""
+    """Return how many tensors and config.json keys a family does not have; all tensors if none is in a layer."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):
@@ -51,6 +47,6 @@ def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any
 
 
 def _share_of_keys(family: Family, content: Mapping[str, Any]) -> float:
-    """Return the share of a family's configuration keys that a config.json has."""
+    """Return the fraction of a family's configuration keys that a config.json has."""
     keys = {field.name for field in fields(family.config)}
     return len(keys & content.keys()) / len(keys)

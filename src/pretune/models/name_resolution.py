@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError, suggest
 
 
 def find_folder(reference: str | Path) -> Path:
-    """Return the model folder for a path (its Transformer module, for sentence-transformers) or the name of a bundled model."""
+    """Return a model's folder, given its path (for sentence-transformers, of the Transformer) or a bundled name."""
     folder = transformer_folder(Path(reference))
     if (folder / CONFIG_FILE).is_file():
         if str(reference) in (*bundled_names(), *preset_names()):

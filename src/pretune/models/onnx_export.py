@@ -56,11 +56,11 @@ class LanguageModel:
 
     @property
     def pattern(self) -> Pattern | None:
-        """The attention pattern that the head was trained with."""
+        """The attention pattern with which a language-model head was trained."""
         return OBJECTIVES[self.name].pattern
 
     def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
-        """Return the logits, (n, vocabulary)."""
+        """Return the logits of a language-model head for each token of a batch, (tokens, vocabulary)."""
         logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return logits
 
@@ -69,7 +69,7 @@ GraphScorer = Task | LanguageModel  # what computes the logits of an ONNX graph
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
-    """Return the task or else the language-model head that computes the logits of a model's ONNX graph, or None."""
+    """Return the task or else the language model whose logits a model's ONNX graph outputs, or None for no logits."""
     for task in (task for task in tasks if task.name in model.root.heads):
         return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
@@ -193,7 +193,7 @@ def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
 
 
 def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
-    """Yield inputs on which an ONNX graph is compared with its model: synthetic ones, and the tokenized TEXTS."""
+    """Yield inputs on which an ONNX graph is compared with its model: synthetic ones, and tokenized sentences."""
     longest = model.backbone.max_positions or DEFAULT_MAX_LENGTH
     yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, longest)
     if model.tokenizer is not None:
@@ -225,7 +225,7 @@ def graph_outputs(model: Model, scorer: GraphScorer | None, file: Path) -> list[
 
 
 def output_names(scorer: GraphScorer | None) -> list[str]:
-    """Return the names of the outputs of an ONNX graph: hidden states and, with a scorer, logits."""
+    """Return the names of an ONNX graph's outputs: hidden states and, if `scorer` is a task or LM head, logits."""
     return [STATES] if scorer is None else [STATES, LOGITS]
 
 

@@ -112,7 +112,7 @@ class SentenceTransformersLayout:
         return found
 
     def prepare(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return a tokenizer that also lowercases, if the settings say so."""
+        """Return the tokenizer, with lowercasing added if the sentence-transformers settings require it."""
         if not self.lowercase:
             return tokenizer
         backend = Backend.from_str(tokenizer.backend.to_str())
@@ -131,7 +131,7 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
 
 
 def transform_prefix(head: str, number: int) -> str:
-    """Return the prefix of the parameter names of the module with a given number after the pooling, in a head."""
+    """Return the prefix of the head's parameter names for module `number` after the pooling (the first is 0)."""
     return f"heads.{head}.transforms.{number}."
 
 
@@ -209,7 +209,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def read_transform(kind: str, folder: Path) -> TransformSpec:
-    """Return the specification of a module after the pooling, of class `kind`, from its folder."""
+    """Return the specification of a module after the pooling, given its class name `kind` and its folder."""
     path = folder / CONFIG
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
     places = {"module_input_name", "module_output_name"}
@@ -262,7 +262,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_transformer(folder: Path) -> tuple[int | None, bool]:
-    """Return the maximum length of texts in tokens (None for no limit), and whether texts are lowercased."""
+    """Return the maximum text length in tokens (None for no limit) and whether texts are lowercased."""
     files = [folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS)]
     path = next((file for file in files if file.is_file()), files[0])
     content = read_optional(path)
@@ -300,8 +300,7 @@ def write_layout(
 ) -> None:
     """Write the files that turn a folder in the Hugging Face layout into a sentence-transformers folder.
 
-    `hidden` is the hidden size of the model, `max_length` the maximum length of a text in tokens, `head` the name of the head
-    that computes embeddings, and `state` has the parameters of the model and of this head by name.
+    `hidden` is the hidden size; `head` is the name of the head that computes embeddings; `state` has all parameters.
     """
     kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]

@@ -142,7 +142,7 @@ def build(config: ReformerConfig) -> ReversibleBackbone:
 
 
 def check(config: ReformerConfig) -> None:
-    """Raise an error for values of a configuration that contradict each other."""
+    """Raise an error if settings of a Reformer configuration contradict each other."""
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(

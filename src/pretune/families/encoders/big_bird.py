@@ -31,7 +31,7 @@ FULL, SPARSE = "original_full", "block_sparse"
 
 @dataclass(frozen=True)
 class BigBirdConfig(bert.BertConfig):
-    """The configuration of BigBird: BERT\'s keys and some more."""
+    """The configuration of BigBird: BERT's keys and those of block-sparse attention."""
 
     vocab_size: int = 50358
     hidden_act: str = "gelu_new"
@@ -48,7 +48,7 @@ class BigBirdConfig(bert.BertConfig):
     sep_token_id: int | None = None
 
     def attention(self, layer: int) -> BlockSparseAttention | None:
-        """Return the sparse attention of a layer, or None for full attention."""
+        """Return the block-sparse attention of the layer with the index `layer`, or None for full attention."""
         if self.attention_type == FULL:
             return None
         return BlockSparseAttention(

@@ -73,7 +73,7 @@ class ModernBertConfig:
     sep_token_id: int | None = None
 
     def kinds(self) -> Sequence[str]:
-        """Return the type of attention of each layer, full or sliding."""
+        """Return the attention type of each ModernBERT layer: full or sliding-window."""
         layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
         kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
         if len(kinds) != layers:
@@ -83,7 +83,7 @@ class ModernBertConfig:
         return kinds
 
     def theta(self, kind: str) -> float:
-        """Return the base of the rotary position embeddings of one type of layer."""
+        """Return the base of the rotary position embeddings for layers with the attention type `kind`."""
         newer = validate_schema(
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
@@ -151,7 +151,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return the name-table rows of the task head `name`, whose dense layer is `transform` in pretune."""
+    """Return (published name, pretune name) pairs for the task head `name`, whose dense layer is called `transform`."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),

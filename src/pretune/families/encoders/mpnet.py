@@ -27,7 +27,7 @@ MAX_DISTANCE = 128
 
 @dataclass(frozen=True)
 class MPNetConfig(BertConfig):
-    """The configuration of MPNet: BERT\'s keys and one more."""
+    """The configuration of MPNet: BERT's keys and the number of relative position buckets."""
 
     vocab_size: int = 30527
     type_vocab_size: int = 0

@@ -18,7 +18,7 @@ from pretune.nn.blocks import TransformerLayer
 
 @dataclass(frozen=True)
 class PerformerConfig(bert.BertConfig):
-    """The configuration of Performer: BERT\'s keys and one more."""
+    """The configuration of Performer: BERT's keys and the number of random features."""
 
     num_random_features: int = 256
 

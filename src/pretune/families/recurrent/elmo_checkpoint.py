@@ -33,7 +33,7 @@ def is_published(folder: Path) -> bool:
 
 
 def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
-    """Return the configuration and the parameters of a published ELMo checkpoint, under pretune's names."""
+    """Return the configuration and parameters of a published ELMo; `vocabulary` is the size of its vocabulary."""
     try:
         import h5py
     except ImportError as error:
@@ -67,7 +67,7 @@ def _files(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
-    """Return the configuration that the options.json of a published ELMo describes."""
+    """Return the configuration in a published ELMo's options.json; `vocabulary` is the vocabulary size."""
     lstm, characters = (
         validate_schema(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn")
     )
@@ -108,7 +108,7 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
 
 
 def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
-    """Return the parameters of the backbone, under pretune's names, from an open .hdf5 file."""
+    """Return the parameters of ELMo's backbone, under pretune's names, from an open .hdf5 file."""
     found: dict[str, Array] = {"embed.symbols": file["char_embed"][...]}
     for number, _ in enumerate(config.filters):
         # (1, width, embedding size, filters) in the file
@@ -136,6 +136,6 @@ def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
 
 
 def _gates(array: Array) -> Array:
-    """Return an array of LSTM weights with its blocks of rows, one per gate, in torch's order."""
+    """Reorder the four gates in an array of LSTM weights from TensorFlow's order to torch's."""
     blocks = np.split(np.array(array, dtype=np.float32), 4)
     return np.concatenate([blocks[place] for place in GATES])

@@ -39,7 +39,7 @@ def is_preset(name: str) -> bool:
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a preset by name or from a .yaml file; a preset with the key `like` inherits the keys of another one.
+    """Return a preset by name or from a .yaml file, merged with the one that it names under `like`.
 
     `via` has the presets that inherit from this one, to detect cycles.
 
