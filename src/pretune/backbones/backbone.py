@@ -45,7 +45,7 @@ class TaskHeadParts:
     """The base class of backbones, with functions that create the modules of task heads, such as poolers."""
 
     def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
-        """Set the functions that create task-head modules; the default classifier is linear, with `width` inputs."""
+        """Set the functions, passed by keyword, that create task-head modules; `width` is the default classifier's."""
         self.pooler, self.tagger = parts.get("pooler", nn.Identity), parts.get("tagger", nn.Identity)
         self.classifier = parts.get("classifier", partial(OutputLinear, width))
         self.answerer = parts.get("answerer", self.tagger)
@@ -76,7 +76,7 @@ class LayeredBackbone(TaskHeadParts, nn.Module):
         return len(self.layers)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from the embeddings to the top, for layer-wise learning rates and freezing."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]
 
 
@@ -107,7 +107,7 @@ class Backbone(Protocol):
     def __call__(self, *packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from the embeddings to the top, for layer-wise learning rates and freezing."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:

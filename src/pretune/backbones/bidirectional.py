@@ -89,7 +89,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return BidirectionalState(self.ahead.restore_state(sides["ahead"]), self.back.restore_state(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from bottom to top; layers of both stacks at one depth form one group."""
+        """Return the layers from bottom to top as (name, modules) pairs, each with the modules of both stacks."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
         return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
 

@@ -46,7 +46,7 @@ class EncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the decoder layers `keep`; `state` caches earlier tokens."""
+        """Return the hidden states (tokens, width) of the decoder layers to `keep`; `state` caches earlier tokens."""
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 
@@ -58,7 +58,7 @@ class EncoderDecoder(LayeredBackbone):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on the encoder's output (None if the cache `state` has it); return its layers `keep`."""
+        """Run the decoder on encoder states `encoded` (None if cached in `state`); return the layers to `keep`."""
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:
@@ -78,7 +78,7 @@ class EncoderDecoder(LayeredBackbone):
         return BackboneOutput(layers, state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from the encoder's bottom to the decoder's top, for layer-wise training."""
+        """Return the layers, from the encoder's bottom to the decoder's top, as (name, modules) pairs."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

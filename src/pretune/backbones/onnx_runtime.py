@@ -101,7 +101,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return states
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return no layer groups: an ONNX graph has no trainable modules."""
+        """Return no (name, modules) pairs: an ONNX graph has no layers that could be trained."""
         return []
 
 

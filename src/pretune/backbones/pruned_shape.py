@@ -16,7 +16,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class PrunedShape:
-    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty for an unchanged model."""
+    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty if nothing changed."""
 
     layers: tuple[int, ...] | None = None  # the kept layers, by their original depths; None for all
     heads: Mapping[str, int] = field(default_factory=dict)  # the number of heads, by path of the attention module
@@ -51,7 +51,7 @@ class PrunedShape:
         return cls(None if layers is None else tuple(layers), heads, units, content.get("linear", ""))
 
     def apply(self, backbone: Any) -> Any:
-        """Prune and quantize a newly built backbone to this shape, in place, and return it."""
+        """Prune and quantize a newly built backbone in place, as this pruned shape describes, and return it."""
         if self.layers is not None:
             keep_layers(backbone, self.layers)
         parts: dict[str, Prunable] = {**dict(prunable_attentions(backbone)), **dict(feed_forwards(backbone))}
@@ -67,7 +67,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return this pruned shape with only the layers `kept` of `depth`; `shared` says that depths share layers."""
+        """Return the shape after removing all of `depth` layers but `kept`; if `shared`, layers share weights."""
         before, stack = self.layers or tuple(range(depth)), "layers."
 
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:
@@ -88,8 +88,8 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
     """Keep only the layers at the indices `kept` of a Transformer stack, in place; shared layers are not deleted."""
     if not isinstance(backbone, TransformerStack):
         raise PretuneError(
-            "layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "
-            "something else; choose another model"
+            "layers can be removed only from a model with a single Transformer stack (an encoder or a decoder), and this "
+            "model has another structure; choose another model"
         )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(

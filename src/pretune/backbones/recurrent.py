@@ -32,7 +32,7 @@ class RecurrentBackbone(LayeredBackbone):
         pooler: Callable[[], nn.Module] = nn.Identity,
         backward: bool = False,
     ) -> None:
-        """Assemble the stack; `window` is the length of truncated BPTT (None: all), `backward` reads from the end."""
+        """Assemble a recurrent stack, reading from the end if `backward`; `window` is the length of truncated BPTT."""
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
@@ -57,7 +57,7 @@ class RecurrentBackbone(LayeredBackbone):
     def forward(
         self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers `keep`, and the state for the next batch."""
+        """Return the hidden states (tokens, width) of the layers to `keep`, and the state for the next batch."""
         before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
@@ -72,7 +72,7 @@ class RecurrentBackbone(LayeredBackbone):
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Return the layers `keep` and each sequence's final state, with gradients; `before` is the initial state."""
+        """Return the hidden states of the layers to `keep` and the final state; `before` is the initial state."""
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
         turn = reverse_index(packed)
@@ -83,7 +83,7 @@ class RecurrentBackbone(LayeredBackbone):
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: LayerSelection
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Run the layers on embeddings `x` from the state `before`; return the layers `keep` and the final state."""
+        """Run the layers on embeddings `x` from the state `before`; return the layers to `keep` and the final state."""
         wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []

@@ -137,7 +137,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the decoder layers `keep`; `state` caches earlier tokens."""
+        """Return the hidden states (tokens, width) of the decoder layers to `keep`; `state` caches earlier tokens."""
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
@@ -154,7 +154,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         state: RecurrentCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states `encoded`, (source tokens, width), and return the decoder layers `keep`."""
+        """Run the decoder on encoder states `encoded`, (source tokens, width), and return the layers to `keep`."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
         return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
 
@@ -196,7 +196,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Decode from the state `begin`, or else that in `cache`; return layers `keep` and any attention weights."""
+        """Decode from the state `begin`, or else that in `cache`; return the layers to `keep` and attention weights."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -276,7 +276,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return outputs, states, rows.to_packed(torch.cat(contexts).to(kind)), rows.to_packed(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from the encoder's bottom to the decoder's top, for layer-wise training."""
+        """Return the layers, from the encoder's bottom to the decoder's top, as (name, modules) pairs."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

@@ -34,7 +34,7 @@ class ReversibleBackbone(LayeredBackbone):
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
     ) -> None:
-        """Assemble the stack; `norm` normalizes the concatenation of both residual streams."""
+        """Assemble a reversible stack; `norm` normalizes the concatenation of its two residual streams."""
         super().__init__()
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
@@ -52,7 +52,7 @@ class ReversibleBackbone(LayeredBackbone):
         return getattr(self.embed.positions, "max_positions", None)
 
     def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the layers `keep`; with a cache `state`, all of its tokens are computed again."""
+        """Return the hidden states of the layers to `keep`; with a cache `state`, all its tokens are computed again."""
         newest = None
         if state is not None:
             packed, newest = _with_cached_tokens(packed, state)
@@ -69,7 +69,7 @@ class ReversibleBackbone(LayeredBackbone):
         return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from the embeddings to the top, for layer-wise learning rates and freezing."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
         groups = super().groups()
         groups[-1][1].append(self.norm)
         return groups

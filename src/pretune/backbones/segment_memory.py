@@ -65,7 +65,7 @@ class MemoryContext:
         self.inputs: list[Tensor] = []
 
     def pattern(self, batch: Pattern | None) -> Pattern:
-        """Restrict the attention pattern `batch` to filled memory slots and to tokens of the same document."""
+        """Return the attention pattern `batch`, restricted to filled memory slots and tokens of the same document."""
         pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern = pattern & document  # not `&=`, which compilers of older torch cannot read

@@ -34,7 +34,7 @@ class TransformerStack(LayeredBackbone):
         memory: int = 0,
         **parts: Unpack[TaskParts],
     ) -> None:
-        """Assemble the stack; `vocabulary_head` creates its language-model head.
+        """Assemble a Transformer stack; `vocabulary_head` creates its language-model head.
 
         `score` modifies the attention logits of all layers (T5's relative position bias); `distances` are relative
         position embeddings that all layers share (DeBERTa); `order` has the index of the layer that runs at each depth,
@@ -67,7 +67,7 @@ class TransformerStack(LayeredBackbone):
     def forward(
         self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers `keep`; `state` is a memory or key-value cache."""
+        """Return the hidden states (tokens, width) of the layers to `keep`; `state` is a memory or key-value cache."""
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
@@ -102,7 +102,7 @@ class TransformerStack(LayeredBackbone):
         return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return (name, modules) pairs from the embeddings to the top, for layer-wise learning rates and freezing."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
         groups = super().groups()
         groups[0][1].extend(part for part in (self.score, self.distances) if part is not None)
         groups[-1][1].append(self.norm)

@@ -25,7 +25,8 @@ def detect_family(
     fits = [family for family in published if mismatches[family.name] == fewest]
     if fewest[0] == len(tensors):
         raise PretuneError(
-            f"{where}: there is no model_type, and no family has tensors with these names; write the model_type into the file"
+            f"{where}: there is no model_type, and the tensor names match no known model family; write the model_type "
+            "into the file"
         )
     prefixes = {prefix for family in fits if (prefix := family.table.prefix)}
     if len(fits) > 1 and not all(any(name.startswith(prefix) for name in tensors) for prefix in prefixes):
@@ -38,7 +39,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and config.json keys a family does not have; all tensors if none is in a layer."""
+    """Return how many tensors and config.json keys a family does not know; all tensors if none is in a layer."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):

@@ -108,7 +108,7 @@ class Family:
             supported = allowed(config) if callable(allowed) else allowed
             if value not in supported and not (value is None and key not in known):
                 listed = " or ".join(map(_json, supported))
-                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; only {listed}")
+                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; use {listed}")
         return config
 
     def unknown_keys(self, content: Mapping[str, Any]) -> list[str]:

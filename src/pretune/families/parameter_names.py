@@ -1,4 +1,4 @@
-"""A two-way table of published parameter names and pretune's own, which reads and writes checkpoints of other libraries."""
+"""A two-way table of published parameter names and pretune's own, to read and write checkpoints of other libraries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def own_rows(*names: str) -> list[Row]:
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for classification and multiple-choice heads."""
+    """Return (published name, pretune name) pairs for the parts of classification and multiple-choice heads."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -119,7 +119,7 @@ class NameTable:
         return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
 
     def normalize(self, tensors: Tensors) -> Tensors:
-        """Return the tensors of a published checkpoint with the current names, and as the matrices in this table."""
+        """Return a published checkpoint with the current tensor names, and with stacked matrices as single tensors."""
         current = self.current_names(tensors)
         found: Tensors = {}
         for name, tensor in tensors.items():
@@ -223,7 +223,7 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return the output parameters in `ours` whose published name one of the checkpoint's `heads` has instead."""
+        """Return the outputs in `ours` of heads not in `heads` that share a published name with a head in `heads`."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]

@@ -36,7 +36,7 @@ def known_families() -> dict[str, Family]:
 
 
 def find_family(name: str, where: str, class_name: str = "") -> Family:
-    """Return the family with the `model_type` `name`, or the variant with a `transformers` class, for the file `where`.
+    """Return the family of a `model_type`; `class_name` selects among its variants, `where` appears in errors.
 
     >>> find_family("t5", "config.json", "T5EncoderModel").template.target
     ()

@@ -33,7 +33,7 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model for another tokenizer, with the embeddings of the tokens in both, and a report."""
+    """Return a copy of a model for a new tokenizer, in which known tokens keep their embeddings, and a report."""
     old = model.require_tokenizer()
     old_ids = match_tokens(old, tokenizer)
     tokens, matched = np.array(tokenizer.vocabulary), old_ids >= 0
@@ -93,7 +93,9 @@ def extend_positions(
             f"{_kind_of_positions(model.root)}, so the model reads longer texts without a change"
         )
     if not _learned_positions(model.root):
-        raise PretuneError(f"{model.family.name}: its {before} positions are axial, which cannot be extended")
+        raise PretuneError(
+            f"{model.family.name}: its {before} positions are axial, which cannot be extended; use another family"
+        )
     if longest <= before:
         raise PretuneError(f"this {model.family.name} model already has {before} positions; give more, not {longest}")
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
@@ -117,7 +119,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a copy of a model with a new configuration: a random backbone, and heads with zeros for each token."""
+    """Return a copy of a model with a new configuration: a random backbone, and heads whose token entries are 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))

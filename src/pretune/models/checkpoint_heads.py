@@ -34,7 +34,7 @@ def stored_objectives(reference: str | Path) -> Mixture | None:
 
 
 def unsupported_head(reference: str | Path) -> str:
-    """Return a description, for error messages, of a model's head that pretune does not support, or "" if there is none."""
+    """Return a description of a model's head that pretune does not support, for error messages, or "" if none."""
     family, content = read_config(find_folder(reference))
     head = family.unsupported_classes.get(class_name := published_class(content), "")
     return f"its class {class_name} has {head}" if head else ""

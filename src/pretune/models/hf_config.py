@@ -1,4 +1,4 @@
-"""The content of config.json: the family of a model, its class in `transformers`, its labels, and the section `pretune`."""
+"""The content of config.json: a model's family, its class in `transformers`, its labels, and the section `pretune`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Length-bucketed batches for inference; batches keep the indices of their rows, so that results can be put in order."""
+"""Length-bucketed batches for inference; batches keep the indices of their rows, to put results in order."""
 
 from __future__ import annotations
 

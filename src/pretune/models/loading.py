@@ -101,7 +101,8 @@ def load_model(
     shape = PrunedShape.read(section.get("shape", {}))
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
-            f"{path}: describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors; correct it"
+            f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors; "
+            "correct it"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _with_path(path, lambda: shape.apply(family.build(config)))
@@ -178,7 +179,7 @@ def _read_renamed_heads(
 
 
 def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) -> None:
-    """Raise an error for a difference between checkpoint and model, or log it if `ignore_mismatched`."""
+    """Raise an error for a mismatch of checkpoint and model; if `ignore_mismatched`, log it with its consequence."""
     if not ignore_mismatched:
         raise PretuneError(
             f"{problem}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
@@ -192,7 +193,7 @@ def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
-            f"{path}: describes a network of {described:,} parameters, but the weights have {stored:,}; correct it"
+            f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; correct it"
         )
 
 

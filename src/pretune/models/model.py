@@ -95,7 +95,7 @@ class Model:
 
     @property
     def longest(self) -> int | None:
-        """The maximum sequence length in tokens: the number of positions, or `max_length` if that is less; None for no limit."""
+        """The maximum sequence length in tokens, from the positions and `max_length`; None for no limit."""
         return min(
             (limit for limit in (self.max_length, self.backbone.max_positions) if limit is not None), default=None
         )
@@ -136,7 +136,7 @@ class Model:
         """Log which heads of the checkpoint were not loaded, if any; `where` names the model."""
         if self.skipped_head_tensors:
             heads = dict.fromkeys(re.sub(r"(\.bias)?(\.weight)?$", "", name) for name in self.skipped_head_tensors)
-            log_info(f"{where}: heads of the checkpoint that were not loaded: {', '.join(heads)}")
+            log_info(f"{where}: these heads of the checkpoint were not loaded: {', '.join(heads)}")
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Add the heads of objectives, initialized at random from a seed; heads that the model already has are kept."""
@@ -151,7 +151,7 @@ class Model:
             heads[objective.name] = heads[owner]
 
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
-        """Write config.json, the weights in the data type `kind`, the tokenizer and, if needed, head.safetensors to a folder."""
+        """Write config.json, weights of data type `kind`, tokenizer and, if needed, head.safetensors to a folder."""
         save_model(self, Path(folder), kind)
 
     def export(
@@ -181,7 +181,7 @@ class Model:
         return export_model(self, Path(folder), kind, compute, shard, companions)
 
     def state(self, kind: torch.dtype = torch.float32) -> dict[str, Tensor]:
-        """Return copies of the parameters and buffers on the CPU, with floating-point numbers converted to the data type `kind`."""
+        """Return the parameters and buffers, copied to the CPU, with floating-point ones in the data type `kind`."""
         state = {name: tensor.detach().cpu() for name, tensor in self.root.tensors().items()}
         # bfloat16 tensors are scales of quantized weights and stay as they are.
         wide = {name for name, x in state.items() if x.is_floating_point() and x.dtype != torch.bfloat16}

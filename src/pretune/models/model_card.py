@@ -389,7 +389,7 @@ def front_matter(card: Path) -> dict[str, Any]:
 
 
 def file_names(files: Any) -> str:
-    """Return the names of files without their folders, joined; `files` is a path, a list, or a mapping from tasks."""
+    """Return file names without folders as one string; `files` is a path, a list, or a mapping from tasks."""
     if isinstance(files, Mapping):
         return ", ".join(f"{task}: {short_name(file)}" for task, file in files.items())
     listed = files if isinstance(files, list | tuple) else [files] if files else []

@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError, suggest
 
 
 def find_folder(reference: str | Path) -> Path:
-    """Return a model's folder, given its path (for sentence-transformers, of the Transformer) or a bundled name."""
+    """Return a model's folder (in sentence-transformers, its Transformer's), given a path or a bundled model's name."""
     folder = transformer_folder(Path(reference))
     if (folder / CONFIG_FILE).is_file():
         if str(reference) in (*bundled_names(), *preset_names()):

@@ -84,7 +84,7 @@ class PaddedModel(nn.Module):
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes) for inputs (b, L)."""
+        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
@@ -112,7 +112,7 @@ class PaddedModel(nn.Module):
 
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
-    """Export torch's `index_add` as ScatterElements with addition; the exporter's own version keeps one row per index."""
+    """Export torch's `index_add` to ONNX as ScatterElements with addition, so that rows of equal index are summed."""
     axis, rank = SYMBOLIC_HELPER._get_const(dim, "i", "dim"), source.type().dim()
     if SYMBOLIC_HELPER._get_const(alpha, "f", "alpha") != 1.0:
         source = graph.op("Mul", source, alpha)
@@ -220,7 +220,9 @@ def graph_outputs(model: Model, scorer: GraphScorer | None, file: Path) -> list[
             found += session.run(output_names(scorer), feed)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             reason = str(error).splitlines()[0]
-            raise PretuneError(f"{model.family.name}: ONNX Runtime cannot run its graph ({reason})") from error
+            raise PretuneError(
+                f"{model.family.name}: ONNX Runtime cannot run its graph ({reason}); use the model with pretune"
+            ) from error
     return [torch.from_numpy(output) for output in found]
 
 
@@ -230,7 +232,7 @@ def output_names(scorer: GraphScorer | None) -> list[str]:
 
 
 def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict[str, Any]:
-    """Write a folder with an ONNX graph, tokenizer, configuration, and heads; return the names of its files and outputs."""
+    """Write a folder with an ONNX graph, tokenizer, configuration and heads; return its file and output names."""
     scorer = choose_scorer(model, tasks)
     write_graph(model, folder / GRAPH, scorer)
     write_graph_folder(model, folder)

@@ -69,8 +69,8 @@ def check_encoder(model: Model, folder: Path) -> None:
     """Raise an error if a model is an encoder-decoder: sentence-transformers would use only its encoder."""
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(
-            f"{folder}: sentence-transformers uses only the encoder of {model.family.name}, but pretune also its decoder; "
-            "use an encoder model"
+            f"{folder}: sentence-transformers uses only the encoder of {model.family.name}, but pretune uses "
+            "its decoder, too; use an encoder model"
         )
 
 
@@ -110,7 +110,7 @@ def _write_model(
 def _write_files(
     model: Model, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None
 ) -> None:
-    """Write weights, config.json, and the model's tokenizer to a folder; `shard` is the maximum size of a weight file."""
+    """Write a model's weights, config.json and tokenizer to a folder; `shard` is the maximum size of a weight file."""
     write_weights(folder, published, shard)
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
@@ -129,7 +129,7 @@ def _head_names(model: Model) -> frozenset[str]:
 
 
 def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
-    """Return the largest subset of `heads` that a `transformers` class has; of equal ones, one with a task head."""
+    """Return the largest subset of `heads` that a `transformers` class has, preferably one with a task head."""
     fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
     known = [names for names in model.family.classes if names <= fits]
     return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))

@@ -127,7 +127,7 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
         wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != wanted:
-        raise PretuneError(f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct one")
+        raise PretuneError(f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct it")
 
 
 def transform_prefix(head: str, number: int) -> str:
@@ -141,7 +141,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def read_layout(folder: Path) -> SentenceTransformersLayout | None:
-    """Return the settings of a sentence-transformers model, given the folder of its Transformer, or None for other models."""
+    """Return the settings of a sentence-transformers model, given its Transformer's folder; None for other models."""
     roots = [place for place in (folder, folder.parent) if (place / MODULES).is_file()]
     root = next((place for place in roots if transformer_folder(place) == folder), None)
     if root is None:
@@ -163,7 +163,7 @@ def read_layout(folder: Path) -> SentenceTransformersLayout | None:
 
 
 def read_modules(root: Path) -> list[dict[str, Any]]:
-    """Return the modules that a modules.json lists, after a check of their keys."""
+    """Return the entries of a sentence-transformers modules.json in the folder `root`, after a check of their keys."""
     path = root / MODULES
     content = validate_schema(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
     if not content:
@@ -176,7 +176,7 @@ def read_modules(root: Path) -> list[dict[str, Any]]:
 
 
 def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
-    """Return the folder of a module, which must be inside `root`."""
+    """Return the folder of a sentence-transformers module; raise an error if it is outside `root`."""
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
         raise PretuneError(f"{root / MODULES}: the path {module['path']!r} of a module must be inside the folder")
@@ -327,7 +327,7 @@ def write_layout(
 
 
 def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
-    """Return the settings of the Pooling module, in a form that all releases of sentence-transformers read if possible."""
+    """Return the settings of a sentence-transformers Pooling module, readable by all releases if possible."""
     names = {ours: mode for mode, ours in POOLINGS.items()}
     modes = [names[mode] for mode in embedding.pooling]
     prompts = {"include_prompt": embedding.include_prompt}
@@ -338,7 +338,7 @@ def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
 
 
 def transform_config(part: TransformSpec) -> dict[str, Any]:
-    """Return the content of the config.json of a module after the pooling."""
+    """Return the content of config.json for a sentence-transformers module after the pooling."""
     if isinstance(part, DenseSpec):
         module = "linear" if part.activation == "Identity" else "activation"
         activation = f"torch.nn.modules.{module}.{part.activation}"

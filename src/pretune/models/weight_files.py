@@ -94,7 +94,8 @@ def read_pickle(path: Path) -> Tensors:
         others |= {type(name).__name__ for name in content if not isinstance(name, str)}
     if others:
         raise PretuneError(
-            f"{path}: holds {', '.join(sorted(others))} besides named tensors, so it is not loaded; convert it to safetensors"
+            f"{path}: the file holds {', '.join(sorted(others))} besides named tensors, so it is not loaded; "
+            "convert it to safetensors"
         )
     return {name: value.detach() for name, value in content.items()}
 

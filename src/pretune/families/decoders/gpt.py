@@ -1,8 +1,8 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
-Departures: attention dropout is off by default (the fast attention kernels have none); classifiers read the
-last token of the text, as in `transformers` (the paper adds start and extract tokens). Two texts are joined by a separator,
-the paper's delimiter, which is not in the published vocabulary and is added for tasks with text pairs.
+Departures: attention dropout is off by default (the fast attention kernels have none); classifiers read the last token
+of the text, as in `transformers` (the paper adds start and extract tokens). Two texts are joined by a separator, the
+paper's delimiter, which is not in the published vocabulary and is added for tasks with text pairs.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ HARMLESS = {
 
 
 def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the parameter-name table of GPT or GPT-2; `tokens` and `positions` are published embedding names."""
+    """Return the parameter-name table of GPT or GPT-2; `tokens` and `positions` name embeddings in checkpoints."""
     return NameTable(
         (tokens, "backbone.embed.tokens"),
         (positions, "backbone.embed.positions.weight"),

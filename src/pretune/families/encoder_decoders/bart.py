@@ -62,7 +62,7 @@ def assemble(
     norm: Callable[[], nn.Module] = nn.Identity,
     sinusoidal: bool = False,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder with BART's keys; `block` is PreNorm or PostNorm, `norm` creates the final norms."""
+    """Build an encoder-decoder from BART's keys; `block` is PreNorm or PostNorm, `norm` creates the final norms."""
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 

@@ -19,7 +19,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class MBartConfig(bart.BartConfig):
-    """The configuration of mBART: BART\'s keys with other defaults."""
+    """The configuration of mBART: BART's keys with other defaults."""
 
     vocab_size: int = 250027
     scale_embedding: bool = False

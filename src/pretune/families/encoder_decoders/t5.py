@@ -5,8 +5,8 @@ embedding and scales the hidden states by 1 / √width before.
 
 `transformers` also has the encoder alone (`T5EncoderModel`, as in Sentence-T5, Ni et al., 2022, arXiv:2108.08877).
 
-Departures: attention dropout is off (the fast attention kernels have none); an untied output matrix is
-initialized by its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order √width).
+Departures: attention dropout is off (the fast attention kernels have none); an untied output matrix is initialized by
+its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order √width).
 """
 
 from __future__ import annotations

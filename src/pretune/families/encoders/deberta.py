@@ -1,8 +1,8 @@
-"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), whose layout v3 shares (He et al., 2021, arXiv:2111.09543).
+"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), and v3 (arXiv:2111.09543), with the same layout.
 
-Attention is disentangled: by content, and by relative positions, which have their own embeddings. The masked-LM head has
-two names: `cls.predictions` and, in the released checkpoints, `lm_predictions`. Both are read; the first, the default of
-`transformers` (`legacy`), is written.
+Attention is disentangled: by content, and by relative positions, which have their own embeddings. The masked-LM head
+has two names: `cls.predictions` and, in the released checkpoints, `lm_predictions`. Both are read; the first, the
+default of `transformers` (`legacy`), is written.
 
 Departures: attention dropout is off by default; absolute positions are not added before the output layer (the enhanced
 mask decoder of the paper), as in `transformers`.
@@ -54,7 +54,7 @@ class DebertaConfig(bert.BertConfig):
 
     @property
     def terms(self) -> set[str]:
-        """Return the position terms of disentangled attention: a subset of c2p (content to position) and p2c."""
+        """Return the position terms of disentangled attention: c2p (content to position), p2c, or both."""
         terms = self.pos_att_type or ()
         return {term.strip().lower() for term in (terms.split("|") if isinstance(terms, str) else terms)}
 
@@ -139,7 +139,7 @@ def check(family: str, config: DebertaConfig) -> None:
             "supported; max_relative_positions must be more than position_buckets / 2 + 1"
         )
     if config.terms != {"c2p", "p2c"}:
-        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; only 'c2p|p2c'")
+        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; use 'c2p|p2c'")
 
 
 _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"

@@ -1,4 +1,4 @@
-"""ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and, with task embeddings, 2.0 (arXiv:1907.12412): BERT's architecture.
+"""ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and 2.0 (arXiv:1907.12412): BERT, with task embeddings in 2.0.
 
 Departures: attention dropout is off by default.
 """

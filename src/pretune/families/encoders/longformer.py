@@ -1,10 +1,10 @@
 """Longformer (Beltagy et al., 2020, arXiv:2004.05150): RoBERTa with sliding-window and global attention.
 
-The column `global` marks the tokens with global attention, as in `transformers`: the first token for classification, the
-question for question answering, the choice for multiple choice; none for tagging and `mlm`.
+The column `global` marks the tokens with global attention, as in `transformers`: the first token for classification,
+the question for question answering, the choice for multiple choice; none for tagging and `mlm`.
 
-Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer; windows are
-not dilated, as in the published encoders.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer; windows
+are not dilated, as in the published encoders.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
         with h5py.File(weights_file, "r") as file:
             tensors = read_weights(file, config)
     except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise PretuneError(f"{weights_file}: the file is damaged or does not hold ELMo weights ({error})") from error
+        raise PretuneError(
+            f"{weights_file}: the file is damaged or does not hold ELMo weights ({error}); restore it from its source"
+        ) from error
     with torch.device("meta"):
         expected = dict(build(config).named_parameters())  # the shared embedding appears once
     wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
@@ -93,7 +95,7 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
     check_number(f"{where}: n_highway", sizes["highways"], FEW)
     if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
         raise PretuneError(
-            f"{where}: unsupported activation {activation!r}, or no filters; this is not an options.json of ELMo"
+            f"{where}: the activation {activation!r} is not supported, or filters are missing; use the options.json of a published ELMo"
         )
     return ElmoConfig(
         vocab_size=vocabulary,

@@ -28,7 +28,7 @@ def _built_in() -> Mapping[str, Path]:
 
 
 def is_preset(name: str) -> bool:
-    """Return whether a name means a preset: it is a known preset or a .yaml file, and there is no model folder of that name.
+    """Return whether a name is that of a preset or of a .yaml file, and there is no model folder of that name.
 
     >>> is_preset("bert-base"), is_preset("mine.yaml"), is_preset("runs/mine")
     (True, True, False)
