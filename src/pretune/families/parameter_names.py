@@ -119,7 +119,7 @@ class NameTable:
         return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
 
     def normalize(self, tensors: Tensors) -> Tensors:
-        """Return a published checkpoint with the current tensor names, and with stacked matrices as single tensors."""
+        """Return a published checkpoint with current tensor names, and with stacked matrices split into several."""
         current = self.current_names(tensors)
         found: Tensors = {}
         for name, tensor in tensors.items():

@@ -90,9 +90,7 @@ class ModernBertConfig:
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
             raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove them")
         if (scaling := newer.get("rope_type", "default")) != "default":
-            raise PretuneError(
-                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; use 'default'"
-            )
+            raise PretuneError(f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; use 'default'")
         theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
         check_bounds("rope_theta", validate_schema(theta, float, "modernbert: rope_theta"), "modernbert")
         return float(theta)
