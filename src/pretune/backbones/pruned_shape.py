@@ -88,8 +88,8 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
     """Keep only the layers at the indices `kept` of a Transformer stack, in place; shared layers are not deleted."""
     if not isinstance(backbone, TransformerStack):
         raise PretuneError(
-            "layers can be removed only from a model with a single Transformer stack (an encoder or a decoder); choose such "
-            "a model"
+            "layers can be removed only from a model with a single Transformer stack (an encoder or a decoder); choose "
+            "such a model"
         )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(

@@ -101,8 +101,8 @@ def load_model(
     shape = PrunedShape.read(section.get("shape", {}))
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
-            f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors; "
-            "correct it"
+            f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} "
+            "tensors; correct it"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _with_path(path, lambda: shape.apply(family.build(config)))

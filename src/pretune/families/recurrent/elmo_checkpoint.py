@@ -95,7 +95,8 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
     check_number(f"{where}: n_highway", sizes["highways"], FEW)
     if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
         raise PretuneError(
-            f"{where}: the activation {activation!r} is not supported, or filters are missing; use the options.json of a published ELMo"
+            f"{where}: the activation {activation!r} is not supported, or filters are missing; use the "
+            "options.json of a published ELMo"
         )
     return ElmoConfig(
         vocab_size=vocabulary,
