@@ -193,7 +193,8 @@ def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
-            f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; correct it"
+            f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; "
+            "correct it"
         )
 
 
