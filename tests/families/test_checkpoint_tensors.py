@@ -147,7 +147,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
     logged.clear()
     model.report_skipped_heads(tmp_path)
     (line,) = logged
-    assert line.startswith(f"{tmp_path}: heads of the checkpoint that were not loaded: cls.predictions")
+    assert line.startswith(f"{tmp_path}: these heads of the checkpoint were not loaded: cls.predictions")
 
 
 def test_an_unknown_head_is_refused(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_an_ambiguous_family_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / WEIGHTS_FILE)
     with pytest.raises(
         PretuneError,
-        match="there is no model_type, and no family has tensors with these names; write the model_type into the file",
+        match="there is no model_type, and the tensor names match no known model family; write the model_type into the file",
     ):
         load_model(tmp_path)
 

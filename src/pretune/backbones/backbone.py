@@ -19,19 +19,19 @@ LayerSelection = Literal["last", "all"] | Sequence[int]
 
 @dataclass
 class BackboneOutput:
-    """The output of a backbone: hidden states of the requested layers, (n, width) each, and a state or cache."""
+    """A backbone's output: hidden states (tokens, width) of each requested layer, and a recurrent state or cache."""
 
     layers: list[Tensor]
     state: Any = None  # detached: segment memory, recurrent state, or key-value cache
 
     @property
     def last(self) -> Tensor:
-        """The hidden states of the topmost requested layer, (n, width)."""
+        """The hidden states of the topmost requested layer, (tokens, width)."""
         return self.layers[-1]
 
 
 class TaskParts(TypedDict, total=False):
-    """Factories of the task-head modules of a model family, such as poolers and classifiers; called once per head."""
+    """Functions that create the modules of task heads for a model family, such as poolers and classifiers."""
 
     pooler: Callable[[], nn.Module]  # from a sequence's hidden state to the vector that the classifier reads
     classifier: Callable[[int], nn.Module]  # from that vector to one logit per class
@@ -42,14 +42,10 @@ class TaskParts(TypedDict, total=False):
 
 
 class TaskHeadParts:
-    """The base class of backbones, which holds factories of task-head modules such as poolers and classifiers."""
+    """The base class of backbones, with functions that create the modules of task heads, such as poolers."""
 
     def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
-        """Set the factories of task-head modules `parts`; `width` is the width of the hidden states.
-
-        By default, the classifier is a linear layer with a bias, poolers and taggers are the identity, question answering
-        uses the part for tagging, and multiple choice uses the parts for classification.
-        """
+        """Set the functions, passed by keyword, that create task-head modules; `width` is the hidden size."""
         self.pooler, self.tagger = parts.get("pooler", nn.Identity), parts.get("tagger", nn.Identity)
         self.classifier = parts.get("classifier", partial(OutputLinear, width))
         self.answerer = parts.get("answerer", self.tagger)
@@ -57,7 +53,7 @@ class TaskHeadParts:
         self.choice_output = parts.get("choice_output", self.classifier)
 
     def copy_parts(self, other: TaskHeadParts) -> None:
-        """Copy the factories of task-head modules (poolers, classifiers) from another backbone."""
+        """Copy the functions that create task-head modules, such as poolers, from another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
@@ -76,16 +72,16 @@ class LayeredBackbone(TaskHeadParts, nn.Module):
 
     @property
     def depth(self) -> int:
-        """The number of layers above the embeddings; for an encoder-decoder, those of the decoder."""
+        """The number of layers above the embeddings; in an encoder-decoder, the number of decoder layers."""
         return len(self.layers)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the embeddings to the top; shared layers once."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]
 
 
 class Backbone(Protocol):
-    """A network that turns packed tokens into hidden states."""
+    """A network that turns token sequences, concatenated without padding, into hidden states."""
 
     embed: Embeddings
     vocabulary_head: Callable[[], nn.Module]  # makes the head from hidden states to logits over the vocabulary
@@ -111,11 +107,11 @@ class Backbone(Protocol):
     def __call__(self, *packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the embeddings to the top layer."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:
-    """Return the indices of the layers to output, from 0 (the embeddings) to `layers`, that `keep` selects.
+    """Return the layer indices, from 0 (embeddings) to `layers`, that `keep` selects: "last", "all", or a list.
 
     >>> sorted(selected_layers([0, -1], 12))
     [0, 12]

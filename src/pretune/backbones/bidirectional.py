@@ -17,7 +17,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class BidirectionalState:
-    """The recurrent states or memories that the forward and the backward stack pass to the next batch."""
+    """The recurrent states or memories of the forward and the backward stack, from which the next batch continues."""
 
     ahead: Any
     back: Any
@@ -29,11 +29,7 @@ class BidirectionalState:
 
 
 class BidirectionalBackbone(TaskHeadParts, nn.Module):
-    """Two unidirectional backbones (causal attention or recurrent) of equal width and depth that share one embedding.
-
-    The hidden states of each layer are those of the forward stack concatenated with those of the backward stack:
-    (n, 2 · width of one stack). The backward stack reads each sequence from its end and counts positions from there.
-    """
+    """A forward and a backward stack over one embedding; their outputs are concatenated: (tokens, 2 · stack width)."""
 
     def __init__(self, ahead: Backbone, back: Backbone, *, pooler: Callable[[], nn.Module] = nn.Identity) -> None:
         super().__init__()
@@ -48,12 +44,12 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
 
     @property
     def stacks(self) -> tuple[Any, Any]:
-        """The forward and the backward stack."""
+        """The forward and the backward stack of a bidirectional backbone."""
         return self.ahead, self.back
 
     @property
     def width(self) -> int:
-        """The width of the concatenated hidden states."""
+        """The width of the hidden states: those of the forward and the backward stack, concatenated."""
         return 2 * int(self.ahead.width)
 
     @property
@@ -67,7 +63,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return self.ahead.max_positions
 
     def forward(self, packed: Packed, state: None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the layers `keep`, (n, width) each; layer 0 is the embedding, repeated."""
+        """Return the hidden states (tokens, width) of the layers that `keep` selects; `state` must be None."""
         turn = reverse_index(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
@@ -78,17 +74,14 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
     def both_directions(
         self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
-        """Run the forward stack on `ahead`, the backward stack on `back`; return both top layers, and both states.
-
-        The next batch of the forward stack holds the text that follows, that of the backward stack the text before.
-        """
+        """Run the forward stack on the batch `ahead` and the backward stack on `back`; return top layers and states."""
         turn = reverse_index(back)
         first = self.ahead(ahead, state=None if state is None else state.ahead)
         second = self.back(reversed_packed(back, turn), state=None if state is None else state.back)
         return first.last, permute_rows(second.last, turn), BidirectionalState(first.state, second.state)
 
     def restore_state(self, tensors: dict[str, Tensor]) -> BidirectionalState:
-        """Return the states of both stacks from the tensors of a checkpoint."""
+        """Rebuild the states of the forward and the backward stack from the tensors of a checkpoint."""
         sides: dict[str, dict[str, Tensor]] = {"ahead": {}, "back": {}}
         for name, tensor in tensors.items():
             side, _, rest = name.partition(".")
@@ -96,13 +89,13 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return BidirectionalState(self.ahead.restore_state(sides["ahead"]), self.back.restore_state(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs; layers of both stacks at one depth form one group."""
+        """Return the layers from bottom to top as (name, modules) pairs, each with the modules of both stacks."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
         return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Raise an error: bidirectional states already contain every token, so a language model has nothing to predict."""
+    """Refuse to create a language-model head: hidden states from both directions have seen every token already."""
     raise PretuneError(
         "a model with separate forward and backward stacks can only be pretrained with the objective bilm; "
         "choose another model for this objective"
@@ -110,6 +103,6 @@ def _refuse_vocabulary_head() -> nn.Module:
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Return a packed batch with the tokens of each sequence reversed by the index `turn`, (n,)."""
+    """Return a packed batch with each sequence reversed; `turn` has the index of the token to put at each place."""
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

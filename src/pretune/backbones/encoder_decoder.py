@@ -17,7 +17,7 @@ from pretune.packed import Packed
 
 
 class EncoderDecoder(LayeredBackbone):
-    """A backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source."""
+    """A Transformer encoder-decoder, which decodes sequence i of a target batch from sequence i of a source batch."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class EncoderDecoder(LayeredBackbone):
         score: nn.Module | None = None,
         norm: nn.Module | None = None,
     ) -> None:
-        """Assemble the network from an encoder and the parts of the decoder: embedding, layers, score and norm."""
+        """Assemble an encoder and the decoder's parts; `score` is the relative position bias, `norm` the final norm."""
         super().__init__()
         self.encoder = encoder
         self.embed = embed
@@ -46,7 +46,7 @@ class EncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the decoder layers `keep`, (n, width) each; the target continues the sequences of a cache `state`."""
+        """Return the hidden states (tokens, width) of the decoder layers to `keep`; `state` caches earlier tokens."""
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 
@@ -58,7 +58,7 @@ class EncoderDecoder(LayeredBackbone):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states (m, width), which may be None if the cache holds their keys and values."""
+        """Run the decoder on encoder states `encoded` (None if cached in `state`); return the layers to `keep`."""
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:
@@ -78,7 +78,7 @@ class EncoderDecoder(LayeredBackbone):
         return BackboneOutput(layers, state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top."""
+        """Return the layers, from the encoder's bottom to the decoder's top, as (name, modules) pairs."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

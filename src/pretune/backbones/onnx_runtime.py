@@ -34,7 +34,7 @@ def import_onnxruntime() -> Any:
 
 
 def open_session(path: Path, threads: int | None = None) -> Any:
-    """Return an inference session for an ONNX file; by default, with as many threads as torch uses."""
+    """Return an ONNX Runtime session for an ONNX file; `threads` defaults to the number that torch uses."""
     runtime = import_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
@@ -49,10 +49,10 @@ def open_session(path: Path, threads: int | None = None) -> Any:
 
 
 class OnnxBackbone(TaskHeadParts, nn.Module):
-    """A backbone whose hidden states come from an ONNX graph."""
+    """A backbone whose hidden states are computed by an exported ONNX graph."""
 
     def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
-        """Load the ONNX graph; `blueprint` is the same network on the meta device, from which heads read sizes."""
+        """Load an ONNX graph; `blueprint` is its network on torch's meta device, from which heads read their sizes."""
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
@@ -67,13 +67,13 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
 
     @property
     def embed(self) -> Any:
-        """Raise an error: the embeddings of an ONNX model are not accessible outside the graph."""
+        """Raise an error: the token embeddings of an ONNX model are not accessible outside the graph."""
         raise PretuneError(
             f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from"
         )
 
     def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the top layer, (n, width)."""
+        """Return the hidden states of the top layer, (tokens, width); raise an error if `keep` selects other layers."""
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(
                 f"{self.path}: an ONNX graph returns only the hidden states of its top layer; use the model that it was "
@@ -101,12 +101,12 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return states
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return no layer groups: an ONNX graph has no trainable modules."""
+        """Return no (name, modules) pairs: an ONNX graph has no layers that could be trained."""
         return []
 
 
 def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
-    """Yield batches of similar length as inputs of an ONNX graph, (b, L) each, and the indices (n,) of their tokens."""
+    """Yield padded ONNX inputs (b, L), batched by similar length, with the indices of their tokens in `packed`."""
     # Batches may be on a GPU; ONNX Runtime computes on the host.
     offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
     starts, lengths = offsets[:-1], np.diff(offsets)
@@ -128,7 +128,7 @@ def _length_buckets(lengths: Array) -> list[Array]:
 
 
 def _pad(column: Array, real: Array) -> Array:
-    """Return a column (n,) padded with 0 to (b, L), given the mask of real tokens."""
+    """Return token values (n,) padded with 0 to (b, L), given the mask of real tokens (b, L)."""
     rows = np.zeros(real.shape, dtype=np.int64)
     rows[real] = column
     return rows

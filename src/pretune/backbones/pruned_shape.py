@@ -1,7 +1,4 @@
-"""The difference between a pruned or quantized backbone and its configuration: layers, heads, units, quantization.
-
-The section `pretune` of config.json records the difference, so that a pruned model is built and loaded like any other.
-"""
+"""The difference between a pruned or quantized backbone and its configuration, which config.json records."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class PrunedShape:
-    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty for an unchanged model."""
+    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty if nothing changed."""
 
     layers: tuple[int, ...] | None = None  # the kept layers, by their original depths; None for all
     heads: Mapping[str, int] = field(default_factory=dict)  # the number of heads, by path of the attention module
@@ -48,13 +45,13 @@ class PrunedShape:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> PrunedShape:
-        """Return the shape that the entry `shape` of a config.json describes."""
+        """Return the pruned shape that the entry `shape` of a config.json describes."""
         layers = content.get("layers")
         heads, units = (dict(content.get(name, {})) for name in ("heads", "units"))
         return cls(None if layers is None else tuple(layers), heads, units, content.get("linear", ""))
 
     def apply(self, backbone: Any) -> Any:
-        """Prune and quantize a backbone that was built from the configuration, in place, and return it."""
+        """Prune and quantize a newly built backbone in place, as this pruned shape describes, and return it."""
         if self.layers is not None:
             keep_layers(backbone, self.layers)
         parts: dict[str, Prunable] = {**dict(prunable_attentions(backbone)), **dict(feed_forwards(backbone))}
@@ -70,10 +67,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return the shape after removing all but the layers `kept` of a model that has `depth` layers.
-
-        Layers that are `shared` between depths all remain; they only run at fewer depths.
-        """
+        """Return the shape after removing all of `depth` layers but `kept`; if `shared`, layers share weights."""
         before, stack = self.layers or tuple(range(depth)), "layers."
 
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:
@@ -91,11 +85,11 @@ class PrunedShape:
 
 
 def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
-    """Remove all layers of a stack but those at the depths `kept`; a layer shared by several depths stays."""
+    """Keep only the layers at the indices `kept` of a Transformer stack, in place; shared layers are not deleted."""
     if not isinstance(backbone, TransformerStack):
         raise PretuneError(
-            "layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "
-            "something else; choose another model"
+            "layers can be removed only from a model with a single Transformer stack (an encoder or a decoder); choose "
+            "such a model"
         )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(
@@ -109,29 +103,29 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
 
 
 def shares_layers(backbone: TransformerStack) -> bool:
-    """Return whether a stack runs some layer at several depths (ALBERT)."""
+    """Return whether a Transformer stack runs the same layer at several depths, as ALBERT does."""
     return len(set(backbone.order)) < len(backbone.order)
 
 
 def prune_layers(backbone: Any, shape: PrunedShape, kept: Sequence[int]) -> PrunedShape:
-    """Remove all layers of a stack but those at the depths `kept`, and return its new shape."""
+    """Keep only the layers at the indices `kept` of a Transformer stack, in place, and return the updated `shape`."""
     depth, shared = backbone.depth, isinstance(backbone, TransformerStack) and shares_layers(backbone)
     keep_layers(backbone, kept)
     return shape.without_layers(kept, depth, shared)
 
 
 def prunable_attentions(backbone: nn.Module) -> Iterator[tuple[str, PrunableHeads]]:
-    """Return the paths and modules of attention whose heads can be pruned; shared modules appear once."""
+    """Return (path, module) pairs of the attention modules whose heads can be pruned; shared modules appear once."""
     return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableHeads))
 
 
 def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, PrunableUnits]]:
-    """Return the paths and modules of the feed-forward networks; shared modules appear once."""
+    """Return (path, module) pairs of a backbone's feed-forward networks; shared modules appear once."""
     return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableUnits))
 
 
 def architecture_signature(backbone: Any) -> list[tuple[Any, ...]]:
-    """Return a description of a backbone that equals that of another one if and only if their architectures are the same."""
+    """Return a value that is equal for two backbones if and only if they have the same architecture."""
     found: list[tuple[Any, ...]] = [tuple(getattr(backbone, "order", ()))]
     for path, module in backbone.named_modules():
         facts = (getattr(module, "pattern", None), getattr(module, "base", None))

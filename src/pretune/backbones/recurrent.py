@@ -17,11 +17,7 @@ from pretune.packed import Packed
 
 
 class RecurrentBackbone(LayeredBackbone):
-    """An embedding and a unidirectional stack of LSTM or GRU layers.
-
-    In stateful batches, each sequence continues from the state that its predecessor left. The column `document_start` marks the
-    first token of a document, where the state is reset.
-    """
+    """An embedding and a stack of LSTM or GRU layers; the token column `document_start` marks where states reset."""
 
     cache = RecurrentCache  # the cache class for generation
 
@@ -36,11 +32,7 @@ class RecurrentBackbone(LayeredBackbone):
         pooler: Callable[[], nn.Module] = nn.Identity,
         backward: bool = False,
     ) -> None:
-        """Assemble the stack.
-
-        `dropout` is variational dropout of the embeddings: one mask for all time steps; `window` is the number of time steps
-        of truncated backpropagation through time (None: all); with `backward`, each sequence is read from its end.
-        """
+        """Assemble a recurrent stack, reading from the end if `backward`; `window` is the length of truncated BPTT."""
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
@@ -65,7 +57,7 @@ class RecurrentBackbone(LayeredBackbone):
     def forward(
         self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states of the layers `keep`, (n, width of the layer) each, and the final states."""
+        """Return the hidden states (tokens, width) of the layers to `keep`, and the state for the next batch."""
         before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
@@ -80,7 +72,7 @@ class RecurrentBackbone(LayeredBackbone):
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Return the hidden states of the layers `keep` and the final state of each sequence, not detached."""
+        """Return the hidden states of the layers to `keep` and the final state; `before` is the initial state."""
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
         turn = reverse_index(packed)
@@ -91,7 +83,7 @@ class RecurrentBackbone(LayeredBackbone):
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: LayerSelection
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Run the layers on token embeddings (n, embedding width); return the layers `keep` and the final states."""
+        """Run the layers on embeddings `x` from the state `before`; return the layers to `keep` and the final state."""
         wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []
@@ -106,5 +98,5 @@ class RecurrentBackbone(LayeredBackbone):
         return layers, RecurrentState(states)
 
     def restore_state(self, tensors: dict[str, Tensor]) -> RecurrentState:
-        """Return the recurrent state from the tensors of a checkpoint."""
+        """Rebuild the recurrent state from the tensors of a checkpoint."""
         return RecurrentState.from_tensors(tensors)

@@ -43,7 +43,7 @@ class EncodedSource:
     vectors: Tensor  # (s, width) the sentence vector of each source sequence
 
     def select(self, chosen: Array) -> EncodedSource:
-        """Return the source sequences at the indices `chosen`, in that order."""
+        """Return the encoder states of the source sequences at the indices `chosen`, in that order."""
         offsets = self.packed.offsets.cpu().numpy().astype(np.int64)
         lengths = np.diff(offsets)[chosen]
         at, device = span_indices(offsets[:-1][chosen], lengths), self.states.device
@@ -65,18 +65,16 @@ class Maxout(nn.Module):
         self.both = Linear(inputs, 2 * outputs, stacked=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the larger output of the two linear maps: (n, inputs) → (n, outputs)."""
+        """Return the elementwise maximum of two linear maps of the input: (n, inputs) → (n, outputs)."""
         first, second = self.both(x).chunk(2, -1)
         return torch.maximum(first, second)
 
 
 class RecurrentEncoderDecoder(LayeredBackbone):
-    """A recurrent backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source.
+    """A recurrent encoder-decoder, which decodes sequence i of a target batch from sequence i of a source batch.
 
-    The decoder starts from the encoder's final states: layer by layer where both stacks have the same cells, otherwise
-    from a learned projection of the encoder's sentence vector. The decoder may also read that vector at `every` step, or attend
-    to all encoder states through an `alignment`: after the state update, for all steps at once (Luong et al., 2015),
-    or, with `feed`, before it, so that the attended context enters the state (Bahdanau et al., 2015), step by step.
+    The decoder starts from the encoder's final states if both have the same kinds and widths of cells, otherwise from a
+    learned projection of the encoder's sentence vector.
     """
 
     cache = RecurrentCache  # the cache class for generation
@@ -94,12 +92,12 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         dropout: float = 0.0,
         vocabulary_head: Callable[[], nn.Module],
     ) -> None:
-        """Assemble the network; `embed` and `layers` are those of the decoder.
+        """Assemble the network from an encoder and the decoder's `embed` and `layers`.
 
-        `alignment` is the attention of the decoder to the encoder's states. With `every`, the decoder reads the sentence vector
-        at every step (Cho et al., 2014); with `feed`, it attends before the state update and reads the context. `readout` is
-        the width of a maxout layer over state, context and input embedding, before the vocabulary; without it, models with
-        attention have a tanh layer over state and context. `dropout` is variational dropout of the decoder's embeddings.
+        `alignment` is the decoder's attention to the encoder states, after its state update (Luong et al., 2015) or,
+        with `feed`, before it (Bahdanau et al., 2015). With `every`, each step reads the sentence vector (Cho et al.,
+        2014). `readout` is the width of a maxout layer over state, context and input embedding, before the vocabulary;
+        without it, models with attention have a tanh layer over state and context.
         """
         super().__init__()
         self.encoder, self.embed = encoder, embed
@@ -131,7 +129,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
 
     @property
     def alignment(self) -> RecurrentAttention | None:
-        """The attention to the source, or None for a model without attention."""
+        """The decoder's attention to the source, or None for a model without attention."""
         parts: dict[str, Any] = dict(self.top.items())
         return parts.get("alignment")
 
@@ -139,7 +137,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the decoder layers `keep`, (n, width) each; the target continues the sequences of a cache `state`."""
+        """Return the hidden states (tokens, width) of the decoder layers to `keep`; `state` caches earlier tokens."""
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
@@ -156,12 +154,12 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         state: RecurrentCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states (m, width); the last state of each source is its sentence vector."""
+        """Run the decoder on encoder states `encoded`, (source tokens, width), and return the layers to `keep`."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
         return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
-        """Return the attention weights (n, longest source) with which each target token's state predicts the next token."""
+        """Return the attention weights of each target token over the source, (target tokens, longest source)."""
         encoded, begin = self.encode(source)
         weights = self.run(target, encoded, None, "last", begin)[1]
         if weights is None:
@@ -169,7 +167,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return weights
 
     def encode(self, source: Packed) -> tuple[EncodedSource, RecurrentState]:
-        """Encode the source sequences; return their states and the initial state of the decoder."""
+        """Encode the source sequences; return their hidden states and the initial state of the decoder."""
         first = source.offsets[:-1].long().clamp(max=len(source) - 1)
         last = (source.offsets[1:].long() - 1).clamp(min=0)
         if isinstance(self.encoder, BidirectionalBackbone):
@@ -182,7 +180,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return EncodedSource(layers[-1], source, vectors), end if self.copied else self.start(vectors)
 
     def start(self, vectors: Tensor) -> RecurrentState:
-        """Return the decoder's initial state, computed from one vector per source sequence; LSTM cell states are 0."""
+        """Return the decoder's initial state, given one sentence vector per source sequence; LSTM cell states are 0."""
         cells: list[RecurrentCells] = [layer.cells for layer in self.layers]  # type: ignore[misc]
         hidden = [vectors] * len(cells)
         if "bridge" in self.top:
@@ -198,7 +196,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Run the decoder; return the layers `keep` and the attention weights, None for models without attention."""
+        """Decode from the state `begin`, or else that in `cache`; return the layers to `keep` and attention weights."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -228,7 +226,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_last(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run the layers over all time steps, then attend (Luong); return layers, states, context and weights."""
+        """Return layer outputs, final states, contexts and attention weights; attend after all time steps (Luong)."""
         outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
             x, state = layer(x, rows, before, None)
@@ -242,7 +240,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_first(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Attend, then run all layers, at each time step (Bahdanau); return layers, states, context and weights."""
+        """Return layer outputs, final states, contexts and attention weights; attend before each step (Bahdanau)."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.sequence]
@@ -278,7 +276,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return outputs, states, rows.to_packed(torch.cat(contexts).to(kind)), rows.to_packed(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the encoder's embeddings to the decoder's top."""
+        """Return the layers, from the encoder's bottom to the decoder's top, as (name, modules) pairs."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
@@ -287,13 +285,13 @@ class RecurrentEncoderDecoder(LayeredBackbone):
 
 
 def _same_cells(encoder: RecurrentBackbone, cells: list[RecurrentCells]) -> bool:
-    """Return whether the layers of an encoder have the same kinds and widths of cells as those of a decoder."""
+    """Return whether the recurrent cells of an encoder have the same kinds and widths as those of a decoder."""
     theirs: list[Any] = [layer.cells for layer in encoder.layers]
     return [(one.cell, one.state_widths) for one in theirs] == [(one.cell, one.state_widths) for one in cells]
 
 
 def _pad(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-    """Return packed states (m, width) padded to (s, longest, width), and the mask of real tokens, (s, longest)."""
+    """Pad packed states (tokens, width) to (sequences, longest, width); return them and the mask of real tokens."""
     offsets = packed.offsets.long()
     lengths = offsets.diff()
     places = torch.arange(packed.max_length, device=offsets.device)

@@ -21,12 +21,12 @@ class RecurrentState:
     layers: list[CellState]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the state by name, to save in a checkpoint."""
+        """Return the tensors of the recurrent state by name, to save in a checkpoint."""
         return {f"{number}.{part}": x for number, state in enumerate(self.layers) for part, x in enumerate(state)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RecurrentState:
-        """Rebuild the recurrent state from the tensors that its method `tensors` returned."""
+        """Rebuild a recurrent state from the tensors that its method `tensors` returned."""
         layers: dict[int, dict[int, Tensor]] = {}
         for name, tensor in tensors.items():
             number, part = map(int, name.split("."))
@@ -34,7 +34,7 @@ class RecurrentState:
         return cls([tuple(state[part] for part in sorted(state)) for _, state in sorted(layers.items())])
 
     def select(self, rows: Tensor) -> RecurrentState:
-        """Return the state of the sequences at the indices `rows`."""
+        """Return the recurrent states of the sequences at the indices `rows`."""
         return RecurrentState([tuple(part[rows] for part in state) for state in self.layers])
 
 
@@ -42,18 +42,18 @@ class RecurrentCache:
     """The state of a recurrent network during generation: recurrent states and, in seq2seq models, encoder states."""
 
     def __init__(self, sequences: int, slots: int) -> None:
-        """Create an empty cache; `slots`, the maximum length, is ignored, as a recurrent state has a fixed size."""
+        """Create an empty cache for a number of sequences; `slots`, their maximum length, has no effect here."""
         self.used: Array = np.zeros(sequences, dtype=np.int64)
         self.state: RecurrentState | None = None
         self.source: Any = None  # an `EncodedSource`, in encoder-decoders
 
     def advance(self, packed: Packed, state: RecurrentState) -> None:
-        """Count the tokens of a batch and store the state after them."""
+        """Store the recurrent `state` after the tokens of a batch, and add their number to the sequence lengths."""
         offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
         self.used, self.state = self.used + np.diff(offsets), state
 
     def select(self, chosen: Array) -> None:
-        """Continue sequence i from the state of sequence chosen[i], as beam search requires."""
+        """Reorder the cache so that sequence i continues from the state of sequence chosen[i], as in beam search."""
         self.used = self.used[chosen]
         if self.state is not None:
             rows = torch.from_numpy(chosen).to(self.state.layers[0][0].device)

@@ -34,7 +34,7 @@ class ReversibleBackbone(LayeredBackbone):
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
     ) -> None:
-        """Assemble the stack; `norm` has the width of both streams."""
+        """Assemble a reversible stack; `norm` normalizes the concatenation of its two residual streams."""
         super().__init__()
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
@@ -43,7 +43,7 @@ class ReversibleBackbone(LayeredBackbone):
 
     @property
     def width(self) -> int:
-        """The width of the hidden states: both streams concatenated."""
+        """The width of the hidden states: two residual streams, concatenated."""
         return 2 * self.embed.width
 
     @property
@@ -52,10 +52,7 @@ class ReversibleBackbone(LayeredBackbone):
         return getattr(self.embed.positions, "max_positions", None)
 
     def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the requested layers, (n, width) each.
-
-        With a `KVCache`, the tokens continue the sequences that it holds, all of which are computed again.
-        """
+        """Return the hidden states of the layers to `keep`; with a cache `state`, all its tokens are computed again."""
         newest = None
         if state is not None:
             packed, newest = _with_cached_tokens(packed, state)
@@ -72,17 +69,14 @@ class ReversibleBackbone(LayeredBackbone):
         return BackboneOutput(layers if newest is None else [layer[newest] for layer in layers], state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the embeddings to the top layer and the norm."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
         groups = super().groups()
         groups[-1][1].append(self.norm)
         return groups
 
 
 def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]:
-    """Append the tokens of a batch to the cache; return all tokens of the cache, packed, and the indices of the new ones.
-
-    LSH attention sorts new tokens between old ones, so only token ids can be cached, not keys and values.
-    """
+    """Append a batch to the cache; return all cached tokens, which LSH attention needs, and the new ones' indices."""
     side, slots = token_layout(packed), cache.target_slots
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))
     rows = span_indices(np.arange(len(slots.used)) * slots.slots, slots.used)

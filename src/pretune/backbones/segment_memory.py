@@ -14,38 +14,34 @@ from pretune.packed import Packed
 
 
 def within_documents(layout: AttentionLayout, pattern: Pattern | None) -> AttentionContext:
-    """Return an attention context in which no token attends across the start of a document within its sequence."""
+    """Return an attention context with the given pattern in which no token attends to another document."""
     side = _with_document_ids(layout.queries)
     return AttentionContext(AttentionLayout(side, side), effective_pattern(document, pattern))
 
 
-def _with_document_ids(side: TokenLayout) -> TokenLayout:
-    """Return the queries or keys `side` with a further per-token column `document`, the number of the document."""
-    return replace(side, columns=side.columns | {"document": side.columns["document_start"].long().cumsum(0)})
+def _with_document_ids(layout: TokenLayout) -> TokenLayout:
+    return replace(layout, columns=layout.columns | {"document": layout.columns["document_start"].long().cumsum(0)})
 
 
 @dataclass
 class SegmentMemory:
-    """The layer inputs remembered from earlier segments (Transformer-XL), in slots per sequence, the newest last."""
+    """The layer inputs remembered from earlier segments (Transformer-XL), in a fixed number of slots per sequence."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
     used: Tensor  # (sequences,) number of filled slots
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the memory by name, to save in a checkpoint."""
+        """Return the tensors of the segment memory by name, to save in a checkpoint."""
         return {f"states.{i}": x for i, x in enumerate(self.states)} | {"used": self.used}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> SegmentMemory:
-        """Rebuild the memory from the tensors that its method `tensors` returned."""
+        """Rebuild a segment memory from the tensors that its method `tensors` returned."""
         return cls([tensors[f"states.{i}"] for i in range(len(tensors) - 1)], tensors["used"])
 
 
 class MemoryContext:
-    """The segment memory in one forward pass: attention keys are the remembered tokens, then those of the sequence.
-
-    No token attends across the start of a document, and only tokens of the last document are remembered.
-    """
+    """The use of a segment memory in one forward pass: keys are the remembered tokens, then those of the sequence."""
 
     def __init__(self, packed: Packed, layout: AttentionLayout, memory: SegmentMemory | None, slots: int) -> None:
         queries, self.slots = layout.queries, slots
@@ -69,14 +65,14 @@ class MemoryContext:
         self.inputs: list[Tensor] = []
 
     def pattern(self, batch: Pattern | None) -> Pattern:
-        """Return the attention pattern of a batch, restricted to filled memory slots and tokens of the same document."""
+        """Return the attention pattern `batch`, restricted to filled memory slots and tokens of the same document."""
         pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern = pattern & document  # not `&=`, which compilers of older torch cannot read
         return effective_pattern(pattern, batch)
 
     def key_states(self, layer: int, x: Tensor) -> Tensor:
-        """Return the inputs of a layer's keys, in key order: its remembered inputs and its present input `x`."""
+        """Return the inputs of a layer's attention keys: its remembered inputs, followed by its current input `x`."""
         if self.memory is None:
             slots = x.new_zeros(self.sequences * self.slots, x.shape[1])
         else:
@@ -86,7 +82,7 @@ class MemoryContext:
         return rows
 
     def next(self) -> SegmentMemory:
-        """Return the memory for the next batch: the last content-stream tokens of the current document."""
+        """Return the memory for the next batch: the last tokens of each sequence, from its current document only."""
         keys = self.layout.keys
         content, sequence = keys.columns["remembered"], keys.sequence.long()
         if "stream" in keys.columns:

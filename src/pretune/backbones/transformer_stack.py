@@ -34,12 +34,11 @@ class TransformerStack(LayeredBackbone):
         memory: int = 0,
         **parts: Unpack[TaskParts],
     ) -> None:
-        """Assemble the stack.
+        """Assemble a Transformer stack; `vocabulary_head` creates its language-model head.
 
-        `score` modifies the attention logits of all layers (T5's relative position bias); `distances` are relative position
-        embeddings that all layers share (DeBERTa); `vocabulary_head` makes the head from hidden states to logits over the
-        vocabulary; `order` is the index of the layer that runs at each depth, where layers are shared (ALBERT); `memory` is
-        the number of tokens of earlier segments that each layer remembers (Transformer-XL).
+        `score` modifies the attention logits of all layers (T5's relative position bias); `distances` are relative
+        position embeddings that all layers share (DeBERTa); `order` has the index of the layer that runs at each depth,
+        if layers are shared (ALBERT); `memory` is the number of tokens that each layer remembers (Transformer-XL).
         """
         super().__init__()
         self.embed = embed
@@ -68,7 +67,7 @@ class TransformerStack(LayeredBackbone):
     def forward(
         self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the layers `keep`, (n, width) each; with a `KVCache` as `state`, the tokens continue its sequences."""
+        """Return the hidden states (tokens, width) of the layers to `keep`; `state` is a memory or key-value cache."""
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)
@@ -99,11 +98,11 @@ class TransformerStack(LayeredBackbone):
         return BackboneOutput(layers, recall.next() if recall is not None else cache)
 
     def restore_state(self, tensors: dict[str, Tensor]) -> SegmentMemory:
-        """Return the segment memory from the tensors of a checkpoint."""
+        """Rebuild the segment memory from the tensors of a checkpoint."""
         return SegmentMemory.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layer groups as (name, modules) pairs, from the embeddings to the top; shared layers once."""
+        """Return the layers, from the embeddings to the top, as (name, modules) pairs, for layer-wise training."""
         groups = super().groups()
         groups[0][1].extend(part for part in (self.score, self.distances) if part is not None)
         groups[-1][1].append(self.norm)

@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError
 
 
 class WordVectorBackbone(TaskHeadParts, nn.Module):
-    """A backbone that consists of an embedding alone, with no layers."""
+    """A backbone without layers: an embedding of static word vectors."""
 
     def __init__(self, embed: Embeddings) -> None:
         super().__init__()
@@ -25,20 +25,19 @@ class WordVectorBackbone(TaskHeadParts, nn.Module):
 
     @property
     def width(self) -> int:
-        """The width of the vectors."""
+        """The width of the word vectors."""
         return self.embed.width
 
     def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the vectors of the tokens, (n, width), as the only layer."""
+        """Return the word vectors of the tokens, (tokens, width); `state` and `keep` have no effect."""
         return BackboneOutput([self.embed(packed)])
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the embedding as the only layer group, a (name, modules) pair."""
+        """Return the embedding as the only (name, modules) pair, since this backbone has no layers."""
         return [("embed", [self.embed])]
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Raise an error: static vectors have no context to predict tokens from."""
     raise PretuneError(
         "word vectors cannot predict tokens; fine-tune them on a task, or use them as the embedding of another model"
     )

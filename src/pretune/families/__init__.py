@@ -1,7 +1,4 @@
-"""Model families: one file per published model, or per group of models with the same architecture.
-
-To add one, describe it by a `Family` in a file of its own, and list it here.
-"""
+"""Model families, one file per published model or group; to add one, write a file with a `Family` and list it here."""
 
 from __future__ import annotations
 

@@ -23,9 +23,8 @@ def find_mismatches(
 ) -> dict[str, list[str]]:
     """Return the differences between a checkpoint and a model as messages by kind; empty if the checkpoint fits.
 
-    `tensors` are those of the checkpoint, as `NameTable.normalize` returns them; `wanted` are the parameters of the model;
-    `missing` and `extra` are the missing and the unused names, as `NameTable.read` returns them; `classes` is the number of
-    classes in config.json.
+    `tensors` is a normalized checkpoint and `wanted` has the model's parameters; `missing` and `extra` are the
+    missing and the unused names, as `NameTable.read` returns them; `classes` is the number of classes in config.json.
     """
     table = family.table
     there = table.depths(tensors)
@@ -52,23 +51,19 @@ def find_mismatches(
 
 
 def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
-    """Return the names of those unused tensors of a checkpoint (`extra`) that belong to heads.
-
-    A pooler does not count as a head, since the heads of several tasks start with it.
-    """
+    """Return the names in `extra`, a checkpoint's unused tensors, that belong to heads; poolers do not count."""
     names = {name: table.our_names(name) for name in extra if table.recognizes(name) and not _in_backbone(table, name)}
     return [name for name, ours in names.items() if not ours or not all(".pooler." in own for own in ours)]
 
 
 def _in_backbone(table: NameTable, name: str) -> bool:
-    """Return whether a parameter name of a published checkpoint belongs to the backbone."""
     return any(own.startswith("backbone.") for own in table.our_names(name))
 
 
 def _wrong_outputs(
     table: NameTable, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], classes: int
 ) -> list[str]:
-    """Return one message for each classifier of the checkpoint whose number of outputs differs from config.json."""
+    """Return a message for each classifier in the checkpoint whose number of outputs is not `classes`."""
     outputs = {name: x for name, x in wanted.items() if re.fullmatch(r"heads\.\w+\.output\.weight", name)}
     of_classes = {name: x for name, x in outputs.items() if len(x) == classes and not name.startswith("heads.choose.")}
     wrong = table.shape_mismatches(dict(tensors), of_classes)

@@ -14,11 +14,7 @@ from pretune.runtime.errors import PretuneError
 def detect_family(
     content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
-    """Return the family of a config.json without `model_type`, and the evidence for it, in words.
-
-    `content` is that of the config.json and `class_name` the class of `transformers` that it names, or ""; `names` returns the
-    names of the checkpoint's tensors, and is called only if the class does not identify the family; `where` is the file.
-    """
+    """Detect a model's family from its `transformers` class or else its tensor names; return it and the evidence."""
     published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
     if class_name and len(by_class) == 1:
@@ -29,7 +25,8 @@ def detect_family(
     fits = [family for family in published if mismatches[family.name] == fewest]
     if fewest[0] == len(tensors):
         raise PretuneError(
-            f"{where}: there is no model_type, and no family has tensors with these names; write the model_type into the file"
+            f"{where}: there is no model_type, and the tensor names match no known model family; write the model_type "
+            "into the file"
         )
     prefixes = {prefix for family in fits if (prefix := family.table.prefix)}
     if len(fits) > 1 and not all(any(name.startswith(prefix) for name in tensors) for prefix in prefixes):
@@ -42,7 +39,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and config.json keys a family does not know; all, if no tensor fits one of its layers."""
+    """Return how many tensors and config.json keys a family does not know; all tensors if none is in a layer."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):
@@ -51,6 +48,6 @@ def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any
 
 
 def _share_of_keys(family: Family, content: Mapping[str, Any]) -> float:
-    """Return the share of a family's configuration keys that a config.json has."""
+    """Return the fraction of a family's configuration keys that a config.json has."""
     keys = {field.name for field in fields(family.config)}
     return len(keys & content.keys()) / len(keys)

@@ -20,7 +20,7 @@ SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
 def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the `transformers` classes for tagging and question answering, by their heads; `name` is their prefix.
+    """Return the `transformers` classes for tagging and question answering by head; `name` is the class prefix.
 
     >>> token_classes("Bert")[frozenset({"tag"})]
     'BertForTokenClassification'
@@ -29,7 +29,7 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
 
 
 def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that most encoder-decoders have, by their heads; `name` is their prefix."""
+    """Return the usual `transformers` class of an encoder-decoder for each set of heads; `name` is the class prefix."""
     return {
         frozenset(): f"{name}Model",
         **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
@@ -39,7 +39,7 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
 
 
 def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that most encoders have, by their heads; `name` is their prefix."""
+    """Return the usual `transformers` class of an encoder for each set of heads; `name` is the class prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -51,11 +51,7 @@ def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[fro
 
 @dataclass(frozen=True)
 class Family:
-    """A published architecture: its configuration, backbone, input template and parameter names in checkpoints.
-
-    Every key of a config.json must be accounted for: as a field of `config`, in `aliases`, in `supported` with its supported
-    values, or in `harmless`. Every tensor of a checkpoint must be accounted for by the `table`.
-    """
+    """A published architecture: its configuration, backbone, input template and parameter names in checkpoints."""
 
     name: str  # the `model_type` in config.json
     config: type[Any]  # a dataclass whose fields are keys of config.json
@@ -87,7 +83,7 @@ class Family:
         return class_name in {*self.classes.values(), *self.other_classes}
 
     def read_config(self, content: Mapping[str, Any], where: str = "") -> Any:
-        """Return the configuration in the content of a config.json, the file `where`, or raise an error."""
+        """Return a config.json's content as the family's configuration; `where` names the file in error messages."""
         where = where or self.name
         values = {key: value for key, value in content.items() if key not in self.aliases}
         for alias, key in self.aliases.items():
@@ -112,17 +108,17 @@ class Family:
             supported = allowed(config) if callable(allowed) else allowed
             if value not in supported and not (value is None and key not in known):
                 listed = " or ".join(map(_json, supported))
-                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; only {listed}")
+                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; use {listed}")
         return config
 
     def unknown_keys(self, content: Mapping[str, Any]) -> list[str]:
-        """Return the keys of a config.json that the family does not account for and that may change the output."""
+        """Return the keys of a config.json that a model family does not know and that may change the output."""
         known = {field.name for field in fields(self.config)}
         known |= {*DESCRIPTIVE_KEYS, *IGNORED_KEYS, *UNSUPPORTED_KEYS, *self.aliases, *self.supported, *self.harmless}
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the heads of a `transformers` class; if several sets of heads share the class, the first set."""
+        """Return the heads of a `transformers` class, or the first set of heads if several use the same class."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 
@@ -132,12 +128,11 @@ class Family:
 
 
 def _json(value: Any) -> str:
-    """Return a value of config.json as shortened JSON, for error messages."""
     return shorten(json.dumps(value, default=str), LONGEST_QUOTE)
 
 
 def _typed(value: Any, expected: Any, where: str) -> Any:
-    """Return a value of config.json converted to the `expected` type; otherwise, raise an error that names `where`."""
+    """Convert a value of config.json to the type `expected`, or raise an error that starts with `where`."""
     if expected is bool and value in (0, 1):  # some files write booleans as numbers
         return bool(value)
     return validate_schema(as_tuples(value) if get_origin(expected) is tuple else value, expected, where)

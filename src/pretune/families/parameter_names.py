@@ -1,4 +1,4 @@
-"""A two-way table of published parameter names and pretune's own, which reads and writes checkpoints of other libraries."""
+"""A two-way table of published parameter names and pretune's own, to read and write checkpoints of other libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return the pairs of published and pretune names of a language-model head; `own_bias` is the bias if untied."""
+    """Return (published name, pretune name) pairs for a language-model head; `own_bias` is the bias if untied."""
     rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
     if bias:
         rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
@@ -30,12 +30,12 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
 
 
 def own_rows(*names: str) -> list[Row]:
-    """Return pairs of published and pretune names for backbone parameters that have the same name in both."""
+    """Return (published name, pretune name) pairs for backbone parameters that have the same name in both."""
     return [(name, f"backbone.{name}") for name in names]
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return the name-table rows of classification and multiple-choice heads, given the names of their parts."""
+    """Return (published name, pretune name) pairs for the parts of classification and multiple-choice heads."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -44,12 +44,12 @@ def pooled_heads(pooler: str, output: str) -> list[Row]:
 
 
 class NameTable:
-    """A two-way table of parameter names: those of published checkpoints, and those of pretune ("our names").
+    """A two-way table of parameter names, in published checkpoints and in pretune, with rows such as:
 
         ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
 
-    {i} and {j} stand for numbers, {p} for a parameter's name. Several published names in one row are matrices that we
-    store concatenated along the first dimension.
+    {i} and {j} stand for numbers, {p} for a parameter's name. Several published names in one row are matrices that
+    pretune stores concatenated along the first dimension.
     """
 
     def __init__(
@@ -67,33 +67,19 @@ class NameTable:
         folded: Mapping[str, str] | None = None,
         stacked: Mapping[str, int] | None = None,
     ) -> None:
-        """Build the table of a model family.
+        """Build the table from pairs of published and pretune names; the arguments below have published names.
 
-        Parameters
-        ----------
-        prefix
-            The prefix of backbone parameters, which is absent where a backbone is saved without heads.
-        embedding
-            All names of the token embedding; a checkpoint may have any of them. The first one is written, or all of
-            them if the embeddings are not tied, since `transformers` then reads each.
-        output
-            The name of the output matrix of language models, which is the token embedding if `tie_word_embeddings`.
-        copied
-            Maps a name to another name of the same tensor (an output bias with two names), which takes precedence.
-        equal
-            Maps name patterns of further tied tensors to the tensor that they must equal.
-        unused
-            Maps name patterns of tensors that do not affect the output to the reason.
-        unsupported
-            Maps name patterns of heads that pretune does not have to a description. These heads are skipped and listed.
-        renamed
-            Maps outdated parts of names to the current ones.
-        transposed
-            Name patterns of matrices that are stored as (inputs, outputs).
-        folded
-            Maps name patterns of matrices whose columns are stored as (…, heads, head width) to a tensor of that shape.
-        stacked
-            Maps name patterns of tensors that hold several matrices to their number; rows name them NAME.0, NAME.1, …
+        - prefix: begins the names of backbone parameters, unless a backbone is saved without heads
+        - embedding: the names of the token embedding; the first one is written, or all of them if it is untied
+        - output: the language model's output matrix, which is the token embedding if `tie_word_embeddings`
+        - copied: maps a name to another name of the same tensor, such as an output bias, which takes precedence
+        - equal: maps patterns of further tied tensors to the tensor that they must equal
+        - unused: maps patterns of tensors that do not affect the output to the reason
+        - unsupported: maps patterns of heads that pretune does not have, and skips, to a description
+        - renamed: maps outdated parts of names to the current ones
+        - transposed: patterns of matrices that are stored as (inputs, outputs)
+        - folded: maps patterns of matrices with columns stored as (heads, head width) to a tensor of that shape
+        - stacked: maps patterns of tensors that hold several matrices, named NAME.0, NAME.1, …, to their number
         """
         self.rows = [
             ((published,) if isinstance(published, str) else tuple(published), ours) for published, ours in rows
@@ -122,18 +108,18 @@ class NameTable:
         return None
 
     def our_names(self, name: str) -> list[str]:
-        """Return pretune's names of a published parameter: one of the backbone, or one for each head that may have it."""
+        """Return the pretune names of a published parameter: one in the backbone, or one per head that may use it."""
         found = ((pattern.fullmatch(name), ours) for pattern, ours in self._from_published)
         return [_fill(ours, match.groupdict()) for match, ours in found if match]
 
     def recognizes(self, name: str) -> bool:
-        """Return whether published checkpoints of this family have a parameter `name`, used, unused or unsupported."""
+        """Return whether published checkpoints of this family may have a parameter `name`, used or not."""
         others = (*self.equal, *self.unused, *self.unsupported, *self.stacked)
         own = {*self.embedding, self.output, *self.copied}
         return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
 
     def normalize(self, tensors: Tensors) -> Tensors:
-        """Return the tensors of a published checkpoint, old or new, with the names and shapes that this table has."""
+        """Return a published checkpoint with current tensor names, and with stacked matrices split into several."""
         current = self.current_names(tensors)
         found: Tensors = {}
         for name, tensor in tensors.items():
@@ -149,7 +135,7 @@ class NameTable:
         return {name: tensor.flatten(1) if self._like(name) else tensor for name, tensor in found.items()}
 
     def current_names(self, published: Iterable[str]) -> dict[str, str]:
-        """Map the tensor names of a published checkpoint, old or new, with or without prefix, to this table's."""
+        """Map the tensor names of a checkpoint, which may be outdated or lack the prefix, to those in this table."""
         current = {name: name for name in published}
         for old, new in self.renamed.items():
             current = {name: now.replace(old, new) for name, now in current.items()}
@@ -166,10 +152,7 @@ class NameTable:
         return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
 
     def with_shared_names(self, tensors: Tensors, tied: bool) -> Tensors:
-        """Return a normalized checkpoint in which parameters with several names appear under each of them.
-
-        With `tied`, the output matrix is one more name of the token embedding. Names whose tensors differ are an error.
-        """
+        """Return a checkpoint with each tensor under all of its names, including the output matrix if it is `tied`."""
         names = (*self.embedding, self.output) if tied and self.output else self.embedding
         there = [name for name in names if name in tensors]
         pairs = dict.fromkeys(there[1:], *there[:1])
@@ -190,21 +173,11 @@ class NameTable:
     def read(
         self, tensors: Tensors, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, list[str], list[str]]:
-        """Read the parameters of a pretune model from a published checkpoint.
+        """Return a model's parameters from a published checkpoint, those that are missing, and the unused names.
 
-        Parameters
-        ----------
-        ours
-            The parameters to read. Those that the layout does not have, or that have another shape in the checkpoint,
-            count as missing.
-        heads
-            The heads of the checkpoint. The output of another head that shares its published name counts as missing.
-        tied
-            Whether the checkpoint's output matrix is its token embedding.
-
-        Returns
-        -------
-        The tensors under our names, our names that are missing, and the published names that were not used.
+        - ours: the parameters to read; a parameter whose shape differs in the checkpoint counts as missing
+        - heads: the checkpoint's heads; the output of another head with the same published name counts as missing
+        - tied: whether the checkpoint's output matrix is its token embedding
         """
         tensors = self.normalize(tensors)
         published_before = list(tensors)
@@ -228,9 +201,7 @@ class NameTable:
         return found, missing, extra
 
     def layer_of(self, name: str) -> tuple[str, int] | None:
-        """Return the stack and the layer number of a published parameter, or None if it is not in a layer.
-
-        A stack is named by the part of the name before the layer number.
+        """Return the layer stack and number in a published parameter name, or None if it is not in a layer.
 
         >>> NameTable(("h.{i}.bias", "backbone.layers.{i}.bias")).layer_of("h.1.bias")
         ('h', 1)
@@ -243,7 +214,7 @@ class NameTable:
         return None
 
     def depths(self, published: Iterable[str]) -> dict[str, int]:
-        """Return the number of layers of each stack, given the names of a normalized checkpoint."""
+        """Return the number of layers of each layer stack, given the tensor names of a checkpoint."""
         found: dict[str, int] = {}
         for name in published:
             if layer := self.layer_of(name):
@@ -252,14 +223,14 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return those output parameters in `ours` whose published name belongs to another head, one of `heads`."""
+        """Return the outputs in `ours` of heads not in `heads` that share a published name with a head in `heads`."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
         return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
 
     def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Return the pretune parameters `ours` whose shape differs in a normalized checkpoint, with messages."""
+        """Return error messages for the parameters `ours` whose shape differs in a normalized checkpoint, by name."""
         wrong: dict[str, list[str]] = {}
         for name, tensor in ours.items():
             published = self.published_names(name) or ()
@@ -275,8 +246,7 @@ class NameTable:
     ) -> tuple[Tensors, Tensors]:
         """Convert pretune's parameters `ours` to a published checkpoint; return it and the parameters it cannot hold.
 
-        Where two heads share a published name (mlm and classify in ModernBERT), the head in `heads` gets it, those of
-        the `transformers` class to save. `tied` says whether the output matrix is the token embedding.
+        If two heads share a published name (mlm and classify in ModernBERT), the one in `heads` gets it.
         """
         checkpoint: Tensors = {}
         rest: Tensors = {}
@@ -305,19 +275,19 @@ class NameTable:
         return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
 
     def _parts(self, name: str) -> list[str]:
-        """Return the names of the single matrices in a published tensor that stacks several; else, nothing."""
+        """Return the names of the matrices that a published tensor holds stacked, or nothing for other tensors."""
         parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
         return [f"{name}.{part}" for part in range(parts)]
 
     def _like(self, name: str) -> str | None:
-        """Return the name of the (heads, head width) tensor that gives a folded matrix its shape, or None."""
+        """Return the name of the tensor of shape (heads, head width) that a folded matrix is reshaped like, or None."""
         for pattern, like in self.folded.items():
             if match := pattern.fullmatch(name):
                 return _fill(like, match.groupdict())
         return None
 
     def _transpose(self, name: str, tensor: Tensor) -> Tensor:
-        """Return the tensor, transposed if published checkpoints store `name` as (inputs, outputs)."""
+        """Transpose a tensor if published checkpoints store the matrix `name` as (inputs, outputs)."""
         return tensor.t().contiguous() if self._is_transposed(name) else tensor
 
     def _is_transposed(self, name: str) -> bool:
@@ -326,17 +296,16 @@ class NameTable:
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two tensors have the same shape and values, whatever their types."""
     return first is second or (first.shape == second.shape and bool((first == second).all()))
 
 
 def _head(name: str) -> str | None:
-    """Return the head that a pretune parameter belongs to, given its name, or None if it is in the backbone."""
+    """Return the head that a pretune parameter name such as heads.mlm.bias belongs to; None for the backbone."""
     return name.split(".")[1] if name.startswith("heads.") else None
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return a parameter-name pattern with the placeholders {i}, {j} and {p} as a regular expression."""
+    """Convert a parameter-name pattern with the placeholders {i}, {j} and {p} to a regular expression."""
     escaped = re.escape(name)
     for key, stands_for in (("i", r"\d+"), ("j", r"\d+"), ("p", r"\w+")):
         escaped = escaped.replace(rf"\{{{key}\}}", f"(?P<{key}>{stands_for})")
@@ -344,7 +313,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _fill(pattern: str, values: Mapping[str, str]) -> str:
-    """Return a parameter-name pattern with its placeholders {i}, {j} and {p} replaced by values."""
+    """Replace the placeholders {i}, {j} and {p} of a parameter-name pattern by values."""
     for key, value in values.items():
         pattern = pattern.replace(f"{{{key}}}", value)
     return pattern

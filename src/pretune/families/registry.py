@@ -11,9 +11,9 @@ FAMILIES: dict[str, Family] = {}  # by `model_type`; installed packages add to i
 
 
 def register_family(family: Family) -> Family:
-    """Register a family under its name, the `model_type` of config.json, and return it.
+    """Register a model family under its name, the `model_type` of config.json, and return it.
 
-    An installed package can register one by an entry point instead, whose name is the family's:
+    An installed package can instead register a family by an entry point with the name of the family:
 
         [project.entry-points."pretune.families"]
         my-model = "my_package.my_model:MY_MODEL"
@@ -24,7 +24,7 @@ def register_family(family: Family) -> Family:
 
 
 def known_families() -> dict[str, Family]:
-    """Return all families by name, including those of installed packages."""
+    """Return all registered model families by name, including those of installed packages."""
     for name, family in entry_point_objects(GROUP).items():
         if not isinstance(family, Family) or family.name != name:
             raise PretuneError(
@@ -36,9 +36,7 @@ def known_families() -> dict[str, Family]:
 
 
 def find_family(name: str, where: str, class_name: str = "") -> Family:
-    """Return the model family with a `model_type`; `class_name`, a `transformers` class, selects among its variants.
-
-    `where` names the file, for error messages.
+    """Return the family of a `model_type`; `class_name` selects among its variants, `where` appears in errors.
 
     >>> find_family("t5", "config.json", "T5EncoderModel").template.target
     ()

@@ -33,10 +33,7 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model for another tokenizer, and a report of the tokens that both vocabularies have.
-
-    Tokens in both vocabularies keep their embeddings and output biases; new tokens start from the mean of the old ones.
-    """
+    """Return a copy of a model for a new tokenizer, in which known tokens keep their embeddings, and a report."""
     old = model.require_tokenizer()
     old_ids = match_tokens(old, tokenizer)
     tokens, matched = np.array(tokenizer.vocabulary), old_ids >= 0
@@ -59,10 +56,7 @@ def add_separator(model: Model) -> Model:
 
 
 def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Model:
-    """Return a copy of a model for another tokenizer.
-
-    `old_ids` has the old id of each new token, or -1 for a token whose embedding is the mean of the old embeddings.
-    """
+    """Return a copy of a model for a new tokenizer; `old_ids` has each token's old id, or -1 for the mean embedding."""
     if not isinstance(model.backbone.embed, Embeddings):
         raise PretuneError(
             f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced; use another family"
@@ -90,8 +84,7 @@ def extend_positions(
 ) -> tuple[Model, dict[str, Any]]:
     """Return a copy of a model with learned positions extended to `longest`, and a report.
 
-    The old position embeddings are copied repeatedly, as from RoBERTa to Longformer (Beltagy et al., 2020), or
-    interpolated to the new number, according to `how`.
+    The old embeddings are repeated, as in Longformer (Beltagy et al., 2020), or interpolated, according to `how`.
     """
     before = model.backbone.max_positions
     if before is None:
@@ -100,7 +93,9 @@ def extend_positions(
             f"{_kind_of_positions(model.root)}, so the model reads longer texts without a change"
         )
     if not _learned_positions(model.root):
-        raise PretuneError(f"{model.family.name}: its {before} positions are axial, which cannot be extended")
+        raise PretuneError(
+            f"{model.family.name}: its {before} positions are axial, which cannot be extended; use another family"
+        )
     if longest <= before:
         raise PretuneError(f"this {model.family.name} model already has {before} positions; give more, not {longest}")
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
@@ -124,7 +119,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a model with a new configuration, a random backbone and the old heads; per-token entries are zeros."""
+    """Return a copy of a model with a new configuration: a random backbone, and heads whose token entries are 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))

@@ -16,7 +16,7 @@ from pretune.objectives.tasks.contrast import Contrast
 
 
 def stored_objectives(reference: str | Path) -> Mixture | None:
-    """Return the objectives of a stored model's heads, from its training or its `transformers` class, or None."""
+    """Return the objectives that a stored model has heads for, or None; `reference` is a folder or a model name."""
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:
@@ -34,19 +34,19 @@ def stored_objectives(reference: str | Path) -> Mixture | None:
 
 
 def unsupported_head(reference: str | Path) -> str:
-    """Return a description, for error messages, of a model's head that pretune does not support, or "" if there is none."""
+    """Return a description of a model's head that pretune does not support, for error messages, or "" if none."""
     family, content = read_config(find_folder(reference))
     head = family.unsupported_classes.get(class_name := published_class(content), "")
     return f"its class {class_name} has {head}" if head else ""
 
 
 def text_embedding_of(reference: str | Path) -> TextEmbedding | None:
-    """Return how a model, given by folder or name, computes text embeddings, or None if its files do not define it."""
+    """Return the settings for text embeddings of a model, given by folder or name, or None if it has none."""
     return read_embedding(find_folder(reference))
 
 
 def read_embedding(folder: Path) -> TextEmbedding | None:
-    """Return how the model in a folder computes text embeddings, or None if its files do not define it."""
+    """Return the settings for text embeddings of the model in a folder, or None if it has none."""
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")

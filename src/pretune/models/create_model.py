@@ -23,8 +23,8 @@ def make_model(
 ) -> Model:
     """Return a randomly initialized model with the configuration of a preset.
 
-    `vocabulary` and `target` are the sizes of the tokenizer's vocabulary and of a separate target vocabulary, `padding` is the
-    id of the padding token, and `languages` get embeddings, where the family has language embeddings.
+    `vocabulary` and `target` are vocabulary sizes, `padding` is the id of the padding token, and `languages` get
+    embeddings, where the family has language embeddings.
 
     >>> make_model("bert-tiny").backbone.width
     128

@@ -1,4 +1,4 @@
-"""The content of config.json: the family of a model, its class in `transformers`, its labels, and the section `pretune`."""
+"""The content of config.json: a model's family, its class in `transformers`, its labels, and the section `pretune`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
 
 @cache
 def log_once(line: str) -> None:
-    """Log a line, but only the first time in this process; a folder may be read several times."""
+    """Log a line the first time that it occurs in this process, and ignore repetitions."""
     log_info(line)
 
 
@@ -133,7 +133,7 @@ def default_labels(count: int) -> list[str]:
 
 
 def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the class labels of the model in a folder; if config.json has none, one default label per logit of its head."""
+    """Return the class labels of a stored model; if config.json has none, default labels, one per logit of its head."""
     labels, class_name = config_labels(content, where), published_class(content)
     if labels or not class_name.endswith(LABELED) or "pretune" in content:
         return labels
@@ -148,7 +148,7 @@ def stored_labels(folder: Path, family: Family, content: Mapping[str, Any], wher
 
 
 def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
-    """Return the objective for the `problem_type` in a config.json; without one, a single label means regression."""
+    """Return the name of the task for the `problem_type` in a config.json; by default, one label means regression."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; known: {', '.join(PROBLEMS)}")

@@ -1,4 +1,4 @@
-"""Length-bucketed batches for inference; batches keep the indices of their rows, so that results can be put in order."""
+"""Length-bucketed batches for inference; batches keep the indices of their rows, to put results in order."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def text_batches(
     length: int | None = None,
     change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Yield batches of tokenized texts of similar length; `batch.rows` has the index of each sequence's text.
-
-    Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
-    of each batch.
-    """
+    """Yield batches of tokenized texts of similar length, modified by `change`; `batch.rows` has their indices."""
     longest = length or model.longest or DEFAULT_MAX_LENGTH
     arrangement = arrange_texts(model, texts, pairs, longest)
     if arrangement.truncated:
@@ -48,7 +44,7 @@ def arrange_texts(model: Model, texts: Sequence[str], pairs: Sequence[str] | Non
 def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
-    """Yield batches of sequences of similar length, so that there is little padding; `batch.rows` has their indices."""
+    """Yield batches of sequences of similar length, passed through `change`; `batch.rows` has their indices."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
     plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)

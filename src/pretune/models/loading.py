@@ -42,9 +42,8 @@ def load(reference: str | Path, *, ignore_mismatched: bool = False) -> Model:
     """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
 
     Weights are model.safetensors or pytorch_model.bin, in one file or in shards; a pickle is read only if it holds
-    nothing but tensors. Every key of config.json and every tensor must be known: unsupported ones that may change the
-    output are an error. With `ignore_mismatched`, unknown keys and tensors are skipped, and missing or misshapen tensors are
-    initialized randomly; all of them are listed.
+    nothing but tensors. Unknown keys of config.json and unknown tensors are an error, since they may change the output.
+    With `ignore_mismatched`, they are skipped, and missing or misshapen tensors are initialized randomly.
 
     >>> load("pretune-small-en").family.name
     'modernbert'
@@ -61,7 +60,7 @@ def load_model(
     ignore_mismatched: bool = False,
     dropout: Mapping[str, float] | None = None,
 ) -> Model:
-    """Load a model with the heads of some objectives.
+    """Load a model with the heads of the given objectives.
 
     Parameters
     ----------
@@ -102,7 +101,8 @@ def load_model(
     shape = PrunedShape.read(section.get("shape", {}))
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
-            f"{path}: describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors; correct it"
+            f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} "
+            "tensors; correct it"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _with_path(path, lambda: shape.apply(family.build(config)))
@@ -168,7 +168,7 @@ def _read_renamed_heads(
     heads: Collection[str],
     tied: bool,
 ) -> dict[str, Tensor]:
-    """Return initial parameters for heads with custom names, from the checkpoint's head for the same type of task."""
+    """Return parameters for heads with custom names, read from the checkpoint's head for the same type of task."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
         own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."
@@ -179,7 +179,7 @@ def _read_renamed_heads(
 
 
 def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) -> None:
-    """Raise an error for a difference between checkpoint and model; with `ignore_mismatched`, log it with its consequence."""
+    """Raise an error for a mismatch of checkpoint and model; if `ignore_mismatched`, log it with its consequence."""
     if not ignore_mismatched:
         raise PretuneError(
             f"{problem}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
@@ -193,12 +193,13 @@ def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
-            f"{path}: describes a network of {described:,} parameters, but the weights have {stored:,}; correct it"
+            f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; "
+            "correct it"
         )
 
 
 def _with_path(path: Path, read: Callable[[], Result]) -> Result:
-    """Call a function and return its result; prefix the messages of its errors with a path."""
+    """Return the result of `read()`; prefix the messages of its errors with a path."""
     try:
         return read()
     except PretuneError as error:
@@ -217,7 +218,7 @@ def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> d
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer in a model folder; None if there is none, or one each for source and target (Marian)."""
+    """Return the tokenizer in a model folder, or None if there is none or there are two, for source and target."""
     if not (folder / "tokenizer.json").is_file():
         files = [*map(folder.joinpath, ("vocab.txt", "vocab.json", "encoder.json")), *folder.glob("*.model")]
         if (folder / "source.spm").is_file() or not any(file.is_file() for file in files):

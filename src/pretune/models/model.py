@@ -36,7 +36,7 @@ class Network(nn.Module):
         self.keep_all_gradients = False
 
     def forward(self, joint: JointObjective, batch: Batch) -> Loss:
-        """Return the losses of a batch for a joint objective: objectives that share a forward pass of the backbone."""
+        """Return the losses of a batch for several objectives (`joint`) that share one forward pass of the backbone."""
         loss = joint.loss(self.heads, self.backbone, batch)
         if self.keep_all_gradients:
             # Distributed processes must have gradients for the same parameters, whichever objective is active.
@@ -47,7 +47,7 @@ class Network(nn.Module):
         return loss
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the parameters and persistent buffers by name; shared ones appear once."""
+        """Return the parameters and persistent buffers of the network by name; shared ones appear once."""
         # Not by `state_dict`, which would shard a model again.
         derived = {
             f"{path}.{name}" for path, module in self.named_modules() for name in module._non_persistent_buffers_set
@@ -90,12 +90,12 @@ class Model:
 
     @property
     def backbone(self) -> Any:
-        """The network without its heads."""
+        """The backbone of a model: its network without heads."""
         return self.root.backbone
 
     @property
     def longest(self) -> int | None:
-        """The maximum sequence length in tokens: the number of positions, or `max_length` if that is less; None for no limit."""
+        """The maximum sequence length in tokens, from the positions and `max_length`; None for no limit."""
         return min(
             (limit for limit in (self.max_length, self.backbone.max_positions) if limit is not None), default=None
         )
@@ -113,7 +113,7 @@ class Model:
             return self.shape.apply(self.family.build(self.config))
 
     def require_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer; raise an error if the model has none, such as a preset before pretraining."""
+        """Return the tokenizer of a model; raise an error if it has none, such as a preset before pretraining."""
         if self.tokenizer is None:
             raise PretuneError(
                 f"this {self.family.name} model has no tokenizer; pretrain it, or put the files of a tokenizer into its "
@@ -133,10 +133,10 @@ class Model:
             )
 
     def report_skipped_heads(self, where: str | Path) -> None:
-        """Log which heads of the checkpoint were not loaded, if any."""
+        """Log which heads of the checkpoint were not loaded, if any; `where` names the model."""
         if self.skipped_head_tensors:
             heads = dict.fromkeys(re.sub(r"(\.bias)?(\.weight)?$", "", name) for name in self.skipped_head_tensors)
-            log_info(f"{where}: heads of the checkpoint that were not loaded: {', '.join(heads)}")
+            log_info(f"{where}: these heads of the checkpoint were not loaded: {', '.join(heads)}")
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Add the heads of objectives, initialized at random from a seed; heads that the model already has are kept."""
@@ -151,7 +151,7 @@ class Model:
             heads[objective.name] = heads[owner]
 
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
-        """Write config.json, the weights in the data type `kind`, the tokenizer and, if needed, head.safetensors to a folder."""
+        """Write config.json, weights of data type `kind`, tokenizer and, if needed, head.safetensors to a folder."""
         save_model(self, Path(folder), kind)
 
     def export(
@@ -181,7 +181,7 @@ class Model:
         return export_model(self, Path(folder), kind, compute, shard, companions)
 
     def state(self, kind: torch.dtype = torch.float32) -> dict[str, Tensor]:
-        """Return copies of the parameters and buffers on the CPU, with floating-point numbers converted to the data type `kind`."""
+        """Return the parameters and buffers, copied to the CPU, with floating-point ones in the data type `kind`."""
         state = {name: tensor.detach().cpu() for name, tensor in self.root.tensors().items()}
         # bfloat16 tensors are scales of quantized weights and stay as they are.
         wide = {name for name, x in state.items() if x.is_floating_point() and x.dtype != torch.bfloat16}

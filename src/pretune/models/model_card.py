@@ -1,7 +1,4 @@
-"""Model cards: a README.md that describes a model, its training data, its scores, and how to use it.
-
-Everything in a card comes from the files of the model and of the run that trained it; unknown facts are omitted.
-"""
+"""Model cards: a README.md about a model, with facts from its files and the run that trained it; others are omitted."""
 
 from __future__ import annotations
 
@@ -134,7 +131,7 @@ class TrainingHistory:
 
 
 class CardModel:
-    """The model folder that a card describes."""
+    """A model folder with the properties that its model card reports."""
 
     def __init__(self, folder: Path, exported: bool) -> None:
         self.folder, self.exported = folder, exported
@@ -198,8 +195,8 @@ def write_card(
 ) -> None:
     """Write the model card, README.md, of a folder with config.json and weights.
 
-    `exported` says that the folder is for other libraries. If the model was exported from another folder, `source`, its
-    license and language are taken from the card there; `license` overrides the license.
+    `exported` marks a folder for other libraries; `source`, the folder that it was exported from, has a card whose
+    license and language are kept, unless `license` is given.
     """
     subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
@@ -220,7 +217,7 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the YAML metadata of a model card for the Hugging Face Hub; `before` is that of an earlier card."""
+    """Return a model card's metadata for the Hugging Face Hub; `before` is the metadata of an earlier card."""
     # English is the default of the option, so that it does not tell the language of the text.
     written = str(history.recipe.get("language", "")) if history is not None else ""
     language = before.get("language") or ("" if written in ("en", "lines") else written)
@@ -244,7 +241,7 @@ def metadata(
 
 
 def description(subject: CardModel, source: Path | None) -> str:
-    """Return the paragraph of a model card that describes the model, and `source`, the folder it was exported from."""
+    """Return the paragraph of a model card that describes the model; `source` is the folder it was exported from."""
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
     if "contrast" in subject.kinds and "embedding" in subject.ours:
@@ -306,7 +303,7 @@ def score_table(history: TrainingHistory) -> str:
 
 
 def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
-    """Return the paragraph of a model card on the limitations of a model (`subject`), given its training history."""
+    """Return the paragraph of a model card on the limitations of the model `subject`, given its training history."""
     sentences = []
     limit = read_optional(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
@@ -320,7 +317,7 @@ def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
 
 
 def usage(subject: CardModel) -> list[str]:
-    """Return the usage instructions for a model (`subject`) in its card; the code runs in the model's parent folder."""
+    """Return the usage section of the card of the model `subject`, with code for each library that can load it."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
     snippets = {"pretune": with_pretune(subject)}
     if subject.library == "sentence-transformers":
@@ -335,7 +332,7 @@ def usage(subject: CardModel) -> list[str]:
 
 
 def with_pretune(subject: CardModel) -> str:
-    """Return a Markdown code block that shows how to use the model with pretune, for a model card."""
+    """Return a Markdown code block for a model card that shows how to use the model `subject` with pretune."""
     kinds = set(subject.kinds)
     if kinds == {"contrast"}:
         verb = "embed"
@@ -353,7 +350,7 @@ def with_pretune(subject: CardModel) -> str:
 
 
 def with_transformers(subject: CardModel) -> str:
-    """Return a Markdown code block that shows how to use the model with `transformers`, for a model card."""
+    """Return a Markdown code block for a model card that shows how to use the model `subject` with `transformers`."""
     kind, task = subject.architecture, subject.purpose[1]
     if task in PIPELINES and kind.endswith(PIPELINES[task]):
         return snippet(TRANSFORMERS.get(task, TRANSFORMERS["pipeline"]), subject, task=task)
@@ -366,7 +363,7 @@ def with_transformers(subject: CardModel) -> str:
 
 
 def snippet(code: str, subject: CardModel, **values: str) -> str:
-    """Return Python code as a Markdown block, with placeholders replaced by properties of the model (`subject`)."""
+    """Return Python code as a Markdown block, with placeholders replaced by properties of the model `subject`."""
     values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
     values |= {"text": TEXT, "other": OTHER}
     filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
@@ -374,14 +371,14 @@ def snippet(code: str, subject: CardModel, **values: str) -> str:
 
 
 def markdown_table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
-    """Return named values as a Markdown table with the column names `head`."""
+    """Return a Markdown table of values by name; `head` has the titles of its columns."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in rows.items()}
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in cells.items())])
 
 
 def front_matter(card: Path) -> dict[str, Any]:
-    """Return the front matter of a model card, or an empty mapping if there is no readable card."""
+    """Return the YAML front matter of a model card, or an empty mapping if there is no readable card."""
     text = card.read_bytes()[:LARGEST_CARD].decode("utf-8", "replace") if card.is_file() else ""
     head = text.split("\n---", 1)[0].removeprefix("---\n") if text.startswith("---\n") else ""
     try:
@@ -392,7 +389,7 @@ def front_matter(card: Path) -> dict[str, Any]:
 
 
 def file_names(files: Any) -> str:
-    """Return the names of files, given as a path, a list, or a mapping from tasks, without their folders."""
+    """Return file names without folders as one string; `files` is a path, a list, or a mapping from tasks."""
     if isinstance(files, Mapping):
         return ", ".join(f"{task}: {short_name(file)}" for task, file in files.items())
     listed = files if isinstance(files, list | tuple) else [files] if files else []
@@ -400,5 +397,5 @@ def file_names(files: Any) -> str:
 
 
 def short_name(reference: Any) -> str:
-    """Return the last component of a path, or a name unchanged."""
+    """Return the last component of a path or name, or an empty string if there is none."""
     return Path(str(reference)).name if reference else ""

@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError, suggest
 
 
 def find_folder(reference: str | Path) -> Path:
-    """Return the model folder for a path (its Transformer module, for sentence-transformers) or the name of a bundled model."""
+    """Return a model's folder (in sentence-transformers, its Transformer's), given a path or a bundled model's name."""
     folder = transformer_folder(Path(reference))
     if (folder / CONFIG_FILE).is_file():
         if str(reference) in (*bundled_names(), *preset_names()):

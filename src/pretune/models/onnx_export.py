@@ -56,11 +56,11 @@ class LanguageModel:
 
     @property
     def pattern(self) -> Pattern | None:
-        """The attention pattern that the head was trained with."""
+        """The attention pattern with which a language-model head was trained."""
         return OBJECTIVES[self.name].pattern
 
     def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
-        """Return the logits, (n, vocabulary)."""
+        """Return the logits of a language-model head for each token of a batch, (tokens, vocabulary)."""
         logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return logits
 
@@ -69,7 +69,7 @@ GraphScorer = Task | LanguageModel  # what computes the logits of an ONNX graph
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
-    """Return the task or else the language-model head that computes the logits of a model's ONNX graph, or None."""
+    """Return the task or else the language model whose logits a model's ONNX graph outputs, or None for no logits."""
     for task in (task for task in tasks if task.name in model.root.heads):
         return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
@@ -84,7 +84,7 @@ class PaddedModel(nn.Module):
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes) for inputs (b, L)."""
+        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
@@ -112,7 +112,7 @@ class PaddedModel(nn.Module):
 
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
-    """Export torch's `index_add` as ScatterElements with addition; the exporter's own version keeps one row per index."""
+    """Export torch's `index_add` to ONNX as ScatterElements with addition, so that rows of equal index are summed."""
     axis, rank = SYMBOLIC_HELPER._get_const(dim, "i", "dim"), source.type().dim()
     if SYMBOLIC_HELPER._get_const(alpha, "f", "alpha") != 1.0:
         source = graph.op("Mul", source, alpha)
@@ -193,7 +193,7 @@ def check_graph(model: Model, scorer: GraphScorer | None, file: Path) -> None:
 
 
 def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
-    """Yield inputs on which an ONNX graph is compared with its model: synthetic ones, and the tokenized TEXTS."""
+    """Yield inputs on which an ONNX graph is compared with its model: synthetic ones, and tokenized sentences."""
     longest = model.backbone.max_positions or DEFAULT_MAX_LENGTH
     yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, longest)
     if model.tokenizer is not None:
@@ -220,17 +220,19 @@ def graph_outputs(model: Model, scorer: GraphScorer | None, file: Path) -> list[
             found += session.run(output_names(scorer), feed)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             reason = str(error).splitlines()[0]
-            raise PretuneError(f"{model.family.name}: ONNX Runtime cannot run its graph ({reason})") from error
+            raise PretuneError(
+                f"{model.family.name}: ONNX Runtime cannot run its graph ({reason}); use the model with pretune"
+            ) from error
     return [torch.from_numpy(output) for output in found]
 
 
 def output_names(scorer: GraphScorer | None) -> list[str]:
-    """Return the names of the outputs of an ONNX graph: hidden states and, with a scorer, logits."""
+    """Return the names of an ONNX graph's outputs: hidden states and, if `scorer` is a task or LM head, logits."""
     return [STATES] if scorer is None else [STATES, LOGITS]
 
 
 def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict[str, Any]:
-    """Write a folder with an ONNX graph, tokenizer, configuration, and heads; return the names of its files and outputs."""
+    """Write a folder with an ONNX graph, tokenizer, configuration and heads; return its file and output names."""
     scorer = choose_scorer(model, tasks)
     write_graph(model, folder / GRAPH, scorer)
     write_graph_folder(model, folder)

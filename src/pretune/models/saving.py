@@ -69,8 +69,8 @@ def check_encoder(model: Model, folder: Path) -> None:
     """Raise an error if a model is an encoder-decoder: sentence-transformers would use only its encoder."""
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(
-            f"{folder}: sentence-transformers uses only the encoder of {model.family.name}, but pretune also its decoder; "
-            "use an encoder model"
+            f"{folder}: sentence-transformers uses only the encoder of {model.family.name}, but pretune uses "
+            "its decoder, too; use an encoder model"
         )
 
 
@@ -110,7 +110,7 @@ def _write_model(
 def _write_files(
     model: Model, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None
 ) -> None:
-    """Write weights, config.json, and the model's tokenizer to a folder; `shard` is the maximum size of a weight file."""
+    """Write a model's weights, config.json and tokenizer to a folder; `shard` is the maximum size of a weight file."""
     write_weights(folder, published, shard)
     write_json(folder / CONFIG_FILE, config)
     if model.tokenizer is not None:
@@ -118,7 +118,7 @@ def _write_files(
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the parameters that published checkpoints of the family have, by their names there, and all others."""
+    """Split parameters into those that published checkpoints have, under their published names, and all others."""
     heads = _exported_heads(model, _head_names(model))
     return model.family.table.write(state, heads, model.family.is_tied(model.config))
 
@@ -129,20 +129,20 @@ def _head_names(model: Model) -> frozenset[str]:
 
 
 def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
-    """Return the heads of the `transformers` class that has most of `heads`; if several do, of one with a task head."""
+    """Return the largest subset of `heads` that a `transformers` class has, preferably one with a task head."""
     fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
     known = [names for names in model.family.classes if names <= fits]
     return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
 
 
 def _is_exportable(model: Model, name: str) -> bool:
-    """Return whether `transformers` can compute a head's outputs: not if it reads other layers or pools otherwise."""
+    """Return whether `transformers` can compute a head: it must read only the top layer, with a known pooling."""
     head = model.root.heads[name]
     return not isinstance(head, LayerFeaturesHead) and (name not in POOLED or head.pooling in _poolings(model))
 
 
 def _poolings(model: Model) -> dict[str, str]:
-    """Return pretune pooling → value of `classifier_pooling` in config.json, for the poolings the family supports."""
+    """Return a mapping from pretune's poolings to the values of `classifier_pooling` in config.json."""
     return {ours: published for published, ours in model.family.poolings.items()} or {"cls": ""}
 
 

@@ -112,7 +112,7 @@ class SentenceTransformersLayout:
         return found
 
     def prepare(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return a tokenizer that also lowercases, if the settings say so."""
+        """Return the tokenizer, with lowercasing added if the sentence-transformers settings require it."""
         if not self.lowercase:
             return tokenizer
         backend = Backend.from_str(tokenizer.backend.to_str())
@@ -127,11 +127,11 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
         wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != wanted:
-        raise PretuneError(f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct one")
+        raise PretuneError(f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct it")
 
 
 def transform_prefix(head: str, number: int) -> str:
-    """Return the prefix of the parameter names of the module with a given number after the pooling, in a head."""
+    """Return the prefix of the head's parameter names for module `number` after the pooling (the first is 0)."""
     return f"heads.{head}.transforms.{number}."
 
 
@@ -141,7 +141,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def read_layout(folder: Path) -> SentenceTransformersLayout | None:
-    """Return the settings of a sentence-transformers model, given the folder of its Transformer, or None for other models."""
+    """Return the settings of a sentence-transformers model, given its Transformer's folder; None for other models."""
     roots = [place for place in (folder, folder.parent) if (place / MODULES).is_file()]
     root = next((place for place in roots if transformer_folder(place) == folder), None)
     if root is None:
@@ -163,7 +163,7 @@ def read_layout(folder: Path) -> SentenceTransformersLayout | None:
 
 
 def read_modules(root: Path) -> list[dict[str, Any]]:
-    """Return the modules that a modules.json lists, after a check of their keys."""
+    """Return the entries of a sentence-transformers modules.json in the folder `root`, after a check of their keys."""
     path = root / MODULES
     content = validate_schema(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
     if not content:
@@ -176,7 +176,7 @@ def read_modules(root: Path) -> list[dict[str, Any]]:
 
 
 def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
-    """Return the folder of a module, which must be inside `root`."""
+    """Return the folder of a sentence-transformers module; raise an error if it is outside `root`."""
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
         raise PretuneError(f"{root / MODULES}: the path {module['path']!r} of a module must be inside the folder")
@@ -209,7 +209,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def read_transform(kind: str, folder: Path) -> TransformSpec:
-    """Return the specification of a module after the pooling, of class `kind`, from its folder."""
+    """Return the specification of a module after the pooling, given its class name `kind` and its folder."""
     path = folder / CONFIG
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
     places = {"module_input_name", "module_output_name"}
@@ -262,7 +262,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_transformer(folder: Path) -> tuple[int | None, bool]:
-    """Return the maximum length of texts in tokens (None for no limit), and whether texts are lowercased."""
+    """Return the maximum text length in tokens (None for no limit) and whether texts are lowercased."""
     files = [folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS)]
     path = next((file for file in files if file.is_file()), files[0])
     content = read_optional(path)
@@ -300,8 +300,7 @@ def write_layout(
 ) -> None:
     """Write the files that turn a folder in the Hugging Face layout into a sentence-transformers folder.
 
-    `hidden` is the hidden size of the model, `max_length` the maximum length of a text in tokens, `head` the name of the head
-    that computes embeddings, and `state` has the parameters of the model and of this head by name.
+    `hidden` is the hidden size; `head` is the name of the head that computes embeddings; `state` has all parameters.
     """
     kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
@@ -328,7 +327,7 @@ def write_layout(
 
 
 def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
-    """Return the settings of the Pooling module, in a form that all releases of sentence-transformers read if possible."""
+    """Return the settings of a sentence-transformers Pooling module, readable by all releases if possible."""
     names = {ours: mode for mode, ours in POOLINGS.items()}
     modes = [names[mode] for mode in embedding.pooling]
     prompts = {"include_prompt": embedding.include_prompt}
@@ -339,7 +338,7 @@ def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
 
 
 def transform_config(part: TransformSpec) -> dict[str, Any]:
-    """Return the content of the config.json of a module after the pooling."""
+    """Return the content of config.json for a sentence-transformers module after the pooling."""
     if isinstance(part, DenseSpec):
         module = "linear" if part.activation == "Identity" else "activation"
         activation = f"torch.nn.modules.{module}.{part.activation}"

@@ -94,7 +94,8 @@ def read_pickle(path: Path) -> Tensors:
         others |= {type(name).__name__ for name in content if not isinstance(name, str)}
     if others:
         raise PretuneError(
-            f"{path}: holds {', '.join(sorted(others))} besides named tensors, so it is not loaded; convert it to safetensors"
+            f"{path}: the file holds {', '.join(sorted(others))} besides named tensors, so it is not loaded; "
+            "convert it to safetensors"
         )
     return {name: value.detach() for name, value in content.items()}
 
@@ -115,7 +116,7 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
 
 
 def _places(index: Path) -> dict[str, str]:
-    """Return tensor name → file name of its shard, read from an index file."""
+    """Return the file name of each tensor's shard, by tensor name, read from an index file."""
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
         raise PretuneError(
@@ -166,7 +167,7 @@ def parse_size(text: str) -> int:
 
 
 def _remove_others(folder: Path, written: set[str]) -> None:
-    """Delete the weight files in a folder that are not in `written`, left by an earlier save."""
+    """Delete the weight files of an earlier save in a folder, except those just `written`."""
     for file in folder.iterdir():
         saved = file.name in (WEIGHTS_FILE, f"{WEIGHTS_FILE}{INDEX}") or SHARD.fullmatch(file.name)
         if saved and file.name not in written:

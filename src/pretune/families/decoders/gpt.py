@@ -1,8 +1,8 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
-Departures: attention dropout is off by default (the fast attention kernels have none); classifiers read the
-last token of the text, as in `transformers` (the paper adds start and extract tokens). Two texts are joined by a separator,
-the paper's delimiter, which is not in the published vocabulary and is added for tasks with text pairs.
+Departures: attention dropout is off by default (the fast attention kernels have none); classifiers read the last token
+of the text, as in `transformers` (the paper adds start and extract tokens). Two texts are joined by a separator, the
+paper's delimiter, which is not in the published vocabulary and is added for tasks with text pairs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GPTConfig:
 
 
 def assemble(config: Any, block: type[PostNorm] | type[PreNorm], inner: int, activation: str) -> TransformerStack:
-    """Assemble a stack from a configuration with GPT's keys, without initializing it; `inner` is the feed-forward width."""
+    """Build a GPT stack without initializing it; `block` is PreNorm or PostNorm, `inner` the feed-forward width."""
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
@@ -112,7 +112,7 @@ HARMLESS = {
 
 
 def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the parameter-name table of GPT or GPT-2, given the published names of the embeddings."""
+    """Return the parameter-name table of GPT or GPT-2; `tokens` and `positions` name embeddings in checkpoints."""
     return NameTable(
         (tokens, "backbone.embed.tokens"),
         (positions, "backbone.embed.positions.weight"),
@@ -134,7 +134,7 @@ def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | N
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the `transformers` classes that GPT and GPT-2 share, by their heads; `name` is the class prefix."""
+    """Return the `transformers` class of GPT or GPT-2 for each set of heads; `name` is the class prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"lm"}): f"{name}LMHeadModel",

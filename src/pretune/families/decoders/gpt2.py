@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners) and, with the same architecture, GPT-3.
+"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners); GPT-3 has the same architecture.
 
 Departures: attention dropout is off by default (the fast attention kernels have none).
 """

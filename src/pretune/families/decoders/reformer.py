@@ -1,10 +1,10 @@
 """Reformer (Kitaev et al., 2020, arXiv:2001.04451): a causal model with local and LSH attention and reversible layers.
 
-Departures: attention dropout is off; the sum of token and position embeddings has one dropout; LSH rotations are drawn at
-each training step, and are fixed in evaluation, unless `hash_seed` is set. Each sequence is divided into chunks on its
-own: `transformers` pads to the longest sequence of the batch, which changes what the first chunk of shorter ones sees. Its
-version 5.22 keeps the bias of the head but does not add it, as version 4 and pretune do. A chunk that may attend to more
-preceding chunks than exist sees each once; `transformers` wraps around and sees earlier ones several times.
+Departures: attention dropout is off; the sum of token and position embeddings has one dropout; LSH rotations are drawn
+at each training step, and are fixed in evaluation, unless `hash_seed` is set. Each sequence is divided into chunks on
+its own: `transformers` pads to the longest sequence of the batch, which changes what the first chunk of shorter ones
+sees. Its version 5.22 keeps the bias of the head but does not add it, as version 4 and pretune do. A chunk that may
+attend to more preceding chunks than exist sees each once; `transformers` wraps around and repeats earlier ones.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def build(config: ReformerConfig) -> ReversibleBackbone:
 
 
 def check(config: ReformerConfig) -> None:
-    """Raise an error for values of a configuration that contradict each other."""
+    """Raise an error if settings of a Reformer configuration contradict each other."""
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(

@@ -1,7 +1,6 @@
-"""Transformer-XL (Dai et al., 2019, arXiv:1901.02860): attention to a memory of earlier segments with relative positions.
+"""Transformer-XL (Dai et al., 2019, arXiv:1901.02860): attention to earlier segments, by relative positions.
 
-Parameter names are those of `transformers` 4, the last version with this model; the tests compare with numbers from its
-version 4.57.1.
+Parameter names are those of `transformers` 4, the last version with this model; tests compare with its version 4.57.1.
 
 Departures: attention dropout is off by default; empty memory slots are masked (the published code attends to zeros
 there); no token attends across the start of a document.

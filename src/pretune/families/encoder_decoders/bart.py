@@ -62,10 +62,7 @@ def assemble(
     norm: Callable[[], nn.Module] = nn.Identity,
     sinusoidal: bool = False,
 ) -> EncoderDecoder:
-    """Assemble and initialize an encoder and a decoder, each with its embeddings, blocks of one kind, and a final `norm`.
-
-    Positions are learned, and embeddings are normalized, unless positions are `sinusoidal` (Marian).
-    """
+    """Build an encoder-decoder from BART's keys; `block` is PreNorm or PostNorm, `norm` creates the final norms."""
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
@@ -114,7 +111,7 @@ def build(config: BartConfig) -> EncoderDecoder:
 
 
 def _layer(published: str, ours: str) -> list[Row]:
-    """Return the pairs of published and pretune names of an encoder or decoder layer, without cross-attention."""
+    """Return (published name, pretune name) pairs for a BART layer without cross-attention, given both prefixes."""
     return [
         ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
@@ -167,7 +164,7 @@ HARMLESS = {
 
 
 def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return a parameter-name table with the rows that BART, mBART and Marian share, and further rows."""
+    """Return the parameter-name table of BART, mBART or Marian, with additional rows and `unused` tensors."""
     return NameTable(
         *COMMON,
         *rows,
@@ -182,7 +179,7 @@ def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
 def supported_values(
     before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
 ) -> dict[str, Sequence[Any]]:
-    """Return the supported values of config.json keys, given the placement of norms and the kind of positions."""
+    """Return supported config.json values, given whether norms are before sublayers, after embeddings, and last."""
     return {
         **ENCODER_DECODER_VALUES,
         "normalize_before": (before,),

@@ -21,7 +21,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class MarianConfig(bart.BartConfig):
-    """The configuration of Marian: BART\'s keys with other defaults, and the key for shared token embeddings, which must be true."""
+    """The configuration of Marian: BART's keys with other defaults, and the key for shared token embeddings."""
 
     vocab_size: int = 58101
     activation_function: str = "gelu"

@@ -2,8 +2,6 @@
 
 A text ends with its language token (cc25) or begins with it (mBART-50: Tang et al., 2020, arXiv:2008.00401), and the
 decoder starts with the token of the target language. The objective names the language: the role is `language CODE`.
-
-Departures: those of BART.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class MBartConfig(bart.BartConfig):
-    """The configuration of mBART: BART\'s keys with other defaults."""
+    """The configuration of mBART: BART's keys with other defaults."""
 
     vocab_size: int = 250027
     scale_embedding: bool = False

@@ -1,8 +1,8 @@
 """Recurrent encoder-decoders: seq2seq, RNNsearch, Luong attention, CoVe, and Skip-Thought.
 
-Sutskever et al., 2014 (arXiv:1409.3215); Bahdanau et al., 2015 (arXiv:1409.0473); Luong et al., 2015 (arXiv:1508.04025);
-McCann et al., 2017 (arXiv:1708.00107); Kiros et al., 2015 (arXiv:1506.06726). There is no published checkpoint layout;
-parameter names are pretune's own.
+Sutskever et al., 2014 (arXiv:1409.3215); Bahdanau et al., 2015 (arXiv:1409.0473); Luong et al., 2015
+(arXiv:1508.04025); McCann et al., 2017 (arXiv:1708.00107); Kiros et al., 2015 (arXiv:1506.06726). There is no published
+checkpoint layout; parameter names are pretune's own.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ embedding and scales the hidden states by 1 / √width before.
 
 `transformers` also has the encoder alone (`T5EncoderModel`, as in Sentence-T5, Ni et al., 2022, arXiv:2108.08877).
 
-Departures: attention dropout is off (the fast attention kernels have none); an untied output matrix is
-initialized by its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order √width).
+Departures: attention dropout is off (the fast attention kernels have none); an untied output matrix is initialized by
+its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order √width).
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ class T5Config:
 
     @property
     def gated(self) -> bool:
-        """Return whether the feed-forward layers are gated."""
+        """Return whether the feed-forward layers of T5 are gated."""
         return self.feed_forward_proj.startswith("gated-")
 
     @property
     def activation(self) -> str:
-        """Return the activation of the feed-forward layers."""
+        """Return the name of the activation function of T5's feed-forward layers."""
         name = self.feed_forward_proj.removeprefix("gated-")
         return "gelu_new" if self.gated and name == "gelu" else name  # the published meaning of gated-gelu
 
 
 @dataclass(frozen=True)
 class MT5Config(T5Config):
-    """The configuration of mT5: T5's keys with other defaults; hidden states are never scaled."""
+    """The configuration of mT5: T5's keys with other defaults."""
 
     vocab_size: int = 250112
     d_ff: int = 1024
@@ -151,7 +151,7 @@ def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
 
 
 def _attention(published: str, ours: str) -> list[Row]:
-    """Return the pairs of published and pretune names of an attention sublayer with its norm."""
+    """Return (published name, pretune name) pairs for a T5 attention sublayer and its norm, given both prefixes."""
     block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
@@ -162,7 +162,7 @@ def _attention(published: str, ours: str) -> list[Row]:
 
 
 def _feed_forward(published: str, ours: str) -> list[Row]:
-    """Return the pairs of published and pretune names of a feed-forward sublayer, gated or not."""
+    """Return (published name, pretune name) pairs for a T5 feed-forward sublayer and its norm, given both prefixes."""
     dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
@@ -179,7 +179,7 @@ _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return the pairs of published and pretune names of token embedding and encoder; `ours` is pretune's prefix."""
+    """Return (published name, pretune name) pairs for T5's token embedding and encoder; `ours` is pretune's prefix."""
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
@@ -224,7 +224,7 @@ TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, targ
 
 
 def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
-    """Return the family of T5 or mT5; `prefix` is that of its `transformers` classes, `only` restricts key values."""
+    """Return the model family of T5 or mT5; `prefix` begins the names of its `transformers` classes."""
     family = Family(
         name=name,
         config=config,

@@ -1,7 +1,4 @@
-"""ALBERT (Lan et al., 2020, arXiv:1909.11942): factorized embeddings and cross-layer parameter sharing.
-
-Departures: attention dropout is off by default.
-"""
+"""ALBERT (Lan et al., 2020, arXiv:1909.11942): BERT with shared layers. Departures: no attention dropout by default."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
-    """The configuration of ALBERT: BERT\'s keys and three more."""
+    """The configuration of ALBERT: BERT's keys, the embedding size, and the grouping of shared layers."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
@@ -32,7 +29,7 @@ class AlbertConfig(BertConfig):
     hidden_dropout_prob: float = 0.0
 
     def order(self) -> list[int]:
-        """Return the index of the parameter group that runs at each depth of the stack."""
+        """Return, for each layer of ALBERT, the index of the group of shared parameters that it uses."""
         depths, groups = self.num_hidden_layers, self.num_hidden_groups
         if not 1 <= groups <= depths:
             raise PretuneError(f"albert: num_hidden_groups ({groups}) must not exceed num_hidden_layers ({depths})")

@@ -1,7 +1,4 @@
-"""BERT (Devlin et al., 2019, arXiv:1810.04805).
-
-Departures: attention dropout is off by default (the fast attention kernels have none).
-"""
+"""BERT (Devlin et al., 2019, arXiv:1810.04805). Departures: attention dropout (no fast kernel) is off by default."""
 
 from __future__ import annotations
 
@@ -50,13 +47,13 @@ class BertConfig:
 def post_norm_layer(
     attention: nn.Module, width: int, inner: int, activation: Activation, eps: float, dropout: float
 ) -> TransformerLayer:
-    """Build the post-norm Transformer layer of BERT and its close descendants."""
+    """Build a post-norm Transformer layer, as in BERT; `inner` is the feed-forward width."""
     feed_forward, norm = FeedForward(width, inner, activation), partial(LayerNorm, width, eps)
     return TransformerLayer.normalized(PostNorm, norm, dropout, attention=attention, feed_forward=feed_forward)
 
 
 def layer_of(config: BertConfig, attention: nn.Module | None = None) -> TransformerLayer:
-    """Build a layer from a configuration with BERT's keys, optionally with another attention module."""
+    """Build a Transformer layer from BERT's configuration keys, optionally with another attention module."""
     width, dropout = config.hidden_size, config.attention_probs_dropout_prob
     return post_norm_layer(
         SelfAttention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
@@ -77,11 +74,10 @@ def embeddings_of(
     scale: float = 1.0,
     padding: int | None = None,
 ) -> Embeddings:
-    """Build the embeddings from a configuration with BERT's keys.
+    """Build the embeddings from a configuration with BERT's keys; `columns` embed additional token features.
 
-    `project` maps from their width to that of the layers; `first` is the index of the first position (RoBERTa), or None
-    without position embeddings (DeBERTa); `scale` multiplies the token embeddings (BigBird); positions do not count tokens
-    with the id `padding` (MPNet).
+    `project` maps to the width of the layers; `first` is the index of the first position (RoBERTa), or None for no
+    positions; `scale` multiplies token embeddings; tokens with the id `padding` do not count as positions (MPNet).
     """
     if first is not None and config.max_position_embeddings <= first:
         raise PretuneError(
@@ -113,7 +109,7 @@ def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int)
 
 
 def pooler_of(config: BertConfig, activation: str = "tanh") -> Callable[[], nn.Module]:
-    """Return a factory of poolers, one dense layer each, from a configuration with BERT's keys."""
+    """Return a function that creates a pooler, one dense layer, from a configuration with BERT's keys."""
     return lambda: initialize(DenseTransform(config.hidden_size, ACTIVATIONS[activation]), config.initializer_range)
 
 
@@ -126,10 +122,7 @@ def encoder_of(
     pooler_activation: str = "tanh",
     **options: Any,
 ) -> TransformerStack:
-    """Build and initialize an encoder from a configuration with BERT's keys, optionally with other embeddings or layers.
-
-    `head_activation` is that of the masked-LM head, by default that of the layers; `options` are passed to `TransformerStack`.
-    """
+    """Build and initialize an encoder from BERT's configuration keys; `embed` and `layers` default to BERT's."""
     embed = embeddings_of(config, config.hidden_size) if embed is None else embed
     activation, vectors = ACTIVATIONS[head_activation or config.hidden_act], embed.tokens.shape[1]
     encoder = TransformerStack(
@@ -143,12 +136,12 @@ def encoder_of(
 
 
 def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> TransformerStack:
-    """Build the BERT backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
+    """Build the BERT backbone from its configuration; `columns` embed additional token features (ERNIE)."""
     return encoder_of(config, embed=embeddings_of(config, config.hidden_size, columns=columns))
 
 
 def encoder_rows(name: str) -> list[Row]:
-    """Return the pairs of published and pretune names of BERT's embeddings and layers; `name` is their prefix."""
+    """Return (published name, pretune name) pairs for BERT's embeddings and layers; `name` is the published prefix."""
     published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
@@ -178,7 +171,7 @@ MLM_ROWS: list[Row] = [
 
 
 def unused(name: str) -> dict[str, str]:
-    """Return the published tensors that do not affect the output, with reasons; `name` is the prefix of their names."""
+    """Return the tensors of BERT checkpoints that do not affect the output, with reasons; `name` is their prefix."""
     return {
         f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
         f"{name}.embeddings.token_type_ids": "zeros, the default segment ids",
@@ -186,7 +179,7 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Return the parameter-name table of BERT with further rows; `name` is the prefix of published names."""
+    """Return the parameter-name table of a BERT-like family with additional rows; `name` is the published prefix."""
     return NameTable(
         *encoder_rows(name),
         *rows,
@@ -205,7 +198,7 @@ def table(name: str, *rows: Row) -> NameTable:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the `transformers` classes of a BERT-like family, by their heads; `name` is the class prefix."""
+    """Return the `transformers` class of a BERT-like family for each set of heads; `name` is the class prefix."""
     return {
         **encoder_classes(name),
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
@@ -214,7 +207,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Return the `transformers` class of causal BERT, with its heads; `name` is the class prefix."""
+    """Return the heads that pretune reads from BERT's causal `transformers` class; `name` is the class prefix."""
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

@@ -3,9 +3,9 @@
 Each sequence is divided into blocks on its own, so its states do not depend on the rest of the batch (`transformers`
 divides the padded batch).
 
-Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation, as
-in the paper. `transformers` draws them from the first 1,024 tokens at most, and in evaluation replaces them by the first
-block: there, texts of more than (5 + 2 · num_random_blocks) · block_size tokens have other hidden states.
+Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation,
+as in the paper. `transformers` draws them from the first 1,024 tokens at most, and in evaluation replaces them by the
+first block: there, texts of more than (5 + 2 · num_random_blocks) · block_size tokens have other hidden states.
 
 Departures: attention dropout is off by default; embedding dropout comes after the norm; classifiers have no dropout
 before their first linear layer; the loss of `answer` includes the logits of question tokens, which `transformers` masks
@@ -31,7 +31,7 @@ FULL, SPARSE = "original_full", "block_sparse"
 
 @dataclass(frozen=True)
 class BigBirdConfig(bert.BertConfig):
-    """The configuration of BigBird: BERT\'s keys and some more."""
+    """The configuration of BigBird: BERT's keys and those of block-sparse attention."""
 
     vocab_size: int = 50358
     hidden_act: str = "gelu_new"
@@ -48,7 +48,7 @@ class BigBirdConfig(bert.BertConfig):
     sep_token_id: int | None = None
 
     def attention(self, layer: int) -> BlockSparseAttention | None:
-        """Return the sparse attention of a layer, or None for full attention."""
+        """Return the block-sparse attention of the layer with the index `layer`, or None for full attention."""
         if self.attention_type == FULL:
             return None
         return BlockSparseAttention(

@@ -1,8 +1,8 @@
-"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), whose layout v3 shares (He et al., 2021, arXiv:2111.09543).
+"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), and v3 (arXiv:2111.09543), with the same layout.
 
-Attention is disentangled: by content, and by relative positions, which have their own embeddings. The masked-LM head has
-two names: `cls.predictions` and, in the released checkpoints, `lm_predictions`. Both are read; the first, the default of
-`transformers` (`legacy`), is written.
+Attention is disentangled: by content, and by relative positions, which have their own embeddings. The masked-LM head
+has two names: `cls.predictions` and, in the released checkpoints, `lm_predictions`. Both are read; the first, the
+default of `transformers` (`legacy`), is written.
 
 Departures: attention dropout is off by default; absolute positions are not added before the output layer (the enhanced
 mask decoder of the paper), as in `transformers`.
@@ -37,7 +37,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class DebertaConfig(bert.BertConfig):
-    """The configuration of DeBERTa: BERT\'s keys and those of relative positions."""
+    """The configuration of DeBERTa: BERT's keys and those of relative positions."""
 
     vocab_size: int = 50265
     type_vocab_size: int = 0
@@ -54,14 +54,14 @@ class DebertaConfig(bert.BertConfig):
 
     @property
     def terms(self) -> set[str]:
-        """Return the position terms of disentangled attention: content-to-position (c2p), position-to-content (p2c)."""
+        """Return the position terms of disentangled attention: c2p (content to position), p2c, or both."""
         terms = self.pos_att_type or ()
         return {term.strip().lower() for term in (terms.split("|") if isinstance(terms, str) else terms)}
 
 
 @dataclass(frozen=True)
 class DebertaV2Config(DebertaConfig):
-    """The configuration of DeBERTa-v2: further keys, and other defaults."""
+    """The configuration of DeBERTa-v2 and v3: DeBERTa's keys with other defaults, and further keys."""
 
     vocab_size: int = 128100
     hidden_size: int = 1536
@@ -100,7 +100,7 @@ def build_v2(config: DebertaV2Config) -> TransformerStack:
 def _encoder(
     config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
-    """Build and initialize the DeBERTa encoder from its layers; `norm` normalizes the relative position embeddings."""
+    """Build and initialize a DeBERTa encoder from its layers; `norm` normalizes relative position embeddings."""
     return bert.encoder_of(
         config,
         embed=bert.embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
@@ -113,7 +113,7 @@ def _encoder(
 def _layers(
     config: DebertaConfig, score: DisentangledScore, project: type[SeparateProjections | SharedProjections]
 ) -> list[nn.Module]:
-    """Build the DeBERTa layers, with disentangled attention whose projections are of the class `project`."""
+    """Build the DeBERTa layers; `score` computes disentangled attention, whose projections have the class `project`."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
     def layer() -> TransformerLayer:
@@ -131,7 +131,7 @@ def _layers(
 
 
 def check(family: str, config: DebertaConfig) -> None:
-    """Raise an error for relative-position settings that no released checkpoint has."""
+    """Raise an error for relative-position settings that no released DeBERTa checkpoint has."""
     buckets = config.position_buckets if isinstance(config, DebertaV2Config) else 0
     if buckets > 0 and config.max_relative_positions <= buckets // 2 + 1:
         raise PretuneError(
@@ -139,14 +139,14 @@ def check(family: str, config: DebertaConfig) -> None:
             "supported; max_relative_positions must be more than position_buckets / 2 + 1"
         )
     if config.terms != {"c2p", "p2c"}:
-        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; only 'c2p|p2c'")
+        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; use 'c2p|p2c'")
 
 
 _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"
 
 
 def _table(*own: Row) -> NameTable:
-    """Return the parameter-name table of a version of DeBERTa, given the rows of its attention parameters."""
+    """Return the parameter-name table of DeBERTa or DeBERTa-v2, given the rows of its attention parameters."""
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): BERT with half of its layers, without segment embeddings and pooler.
+"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): BERT with half of its layers, no segments and no pooler.
 
 Departures: attention dropout is off by default.
 """

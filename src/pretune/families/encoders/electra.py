@@ -17,7 +17,7 @@ from pretune.nn.linear import Linear
 
 @dataclass(frozen=True)
 class ElectraConfig(BertConfig):
-    """The configuration of ELECTRA: BERT\'s keys and one more."""
+    """The configuration of ELECTRA: BERT's keys and the embedding size."""
 
     embedding_size: int = 128
     hidden_size: int = 256

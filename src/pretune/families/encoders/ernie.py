@@ -1,4 +1,4 @@
-"""ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and, with task embeddings, 2.0 (arXiv:1907.12412): BERT's architecture.
+"""ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and 2.0 (arXiv:1907.12412): BERT, with task embeddings in 2.0.
 
 Departures: attention dropout is off by default.
 """
@@ -15,14 +15,14 @@ from pretune.nn.embedding.token_embedding import ColumnEmbedding
 
 @dataclass(frozen=True)
 class ErnieConfig(bert.BertConfig):
-    """The configuration of ERNIE: BERT\'s keys and two more."""
+    """The configuration of ERNIE: BERT's keys and those of task embeddings."""
 
     task_type_vocab_size: int = 3
     use_task_id: bool = False
 
 
 def build(config: ErnieConfig) -> TransformerStack:
-    """Build the ERNIE backbone: BERT, with embeddings of the per-token column `task` (default: 0) if configured."""
+    """Build the ERNIE backbone: BERT, with an embedding of the token column `task` if the configuration has one."""
     tasks = [ColumnEmbedding("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
     return bert.build(config, tasks)
 

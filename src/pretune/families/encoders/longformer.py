@@ -1,10 +1,10 @@
 """Longformer (Beltagy et al., 2020, arXiv:2004.05150): RoBERTa with sliding-window and global attention.
 
-The column `global` marks the tokens with global attention, as in `transformers`: the first token for classification, the
-question for question answering, the choice for multiple choice; none for tagging and `mlm`.
+The column `global` marks the tokens with global attention, as in `transformers`: the first token for classification,
+the question for question answering, the choice for multiple choice; none for tagging and `mlm`.
 
-Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer; windows are
-not dilated, as in the published encoders.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer; windows
+are not dilated, as in the published encoders.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class LongformerConfig(roberta.RobertaConfig):
-    """The configuration of Longformer: RoBERTa\'s keys and one more."""
+    """The configuration of Longformer: RoBERTa's keys and the width of the attention window."""
 
     max_position_embeddings: int = 512
     attention_window: int | Sequence[int] = 512  # the width of the whole window, for all layers or for each
 
     def windows(self) -> Sequence[int]:
-        """Return the number of tokens on each side that attention reaches, for each layer."""
+        """Return, for each layer of Longformer, how many tokens attention reaches on each side."""
         window, layers = self.attention_window, self.num_hidden_layers
         sizes = [window] * layers if isinstance(window, int) else window
         if len(sizes) != layers:

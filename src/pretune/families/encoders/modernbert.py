@@ -73,7 +73,7 @@ class ModernBertConfig:
     sep_token_id: int | None = None
 
     def kinds(self) -> Sequence[str]:
-        """Return the type of attention of each layer, full or sliding."""
+        """Return the attention type of each ModernBERT layer: full or sliding-window."""
         layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
         kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
         if len(kinds) != layers:
@@ -83,16 +83,14 @@ class ModernBertConfig:
         return kinds
 
     def theta(self, kind: str) -> float:
-        """Return the base of the rotary position embeddings of one type of layer."""
+        """Return the base of the rotary position embeddings for layers with the attention type `kind`."""
         newer = validate_schema(
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
             raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove them")
         if (scaling := newer.get("rope_type", "default")) != "default":
-            raise PretuneError(
-                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
-            )
+            raise PretuneError(f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; use 'default'")
         theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
         check_bounds("rope_theta", validate_schema(theta, float, "modernbert: rope_theta"), "modernbert")
         return float(theta)
@@ -151,7 +149,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return the name-table rows of the task head `name`, whose dense layer is `transform` in pretune."""
+    """Return (published name, pretune name) pairs for the task head `name`, whose dense layer is called `transform`."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),

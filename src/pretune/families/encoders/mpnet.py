@@ -1,7 +1,7 @@
 """MPNet (Song et al., 2020, arXiv:2004.09297): BERT with T5's relative position bias, shared by all layers.
 
-The bias is added to learned positions, which start at index 2 and skip tokens with the id 1: `transformers` treats these
-as padding whatever `pad_token_id` says.
+The bias is added to learned positions, which start at index 2 and skip tokens with the id 1: `transformers` treats
+these as padding whatever `pad_token_id` says.
 
 Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
 """
@@ -27,7 +27,7 @@ MAX_DISTANCE = 128
 
 @dataclass(frozen=True)
 class MPNetConfig(BertConfig):
-    """The configuration of MPNet: BERT\'s keys and one more."""
+    """The configuration of MPNet: BERT's keys and the number of relative position buckets."""
 
     vocab_size: int = 30527
     type_vocab_size: int = 0

@@ -1,7 +1,7 @@
 """Performer (Choromanski et al., 2020, arXiv:2009.14794): BERT with random-feature attention in place of softmax.
 
 There is no published checkpoint layout; parameter names are BERT's and one more. Departures: the paper's networks are
-pre-norm and have no segment embeddings; random features are drawn once instead of periodically; attention has no dropout.
+pre-norm and have no segment embeddings; random features are drawn once, not periodically; attention has no dropout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pretune.nn.blocks import TransformerLayer
 
 @dataclass(frozen=True)
 class PerformerConfig(bert.BertConfig):
-    """The configuration of Performer: BERT\'s keys and one more."""
+    """The configuration of Performer: BERT's keys and the number of random features."""
 
     num_random_features: int = 256
 

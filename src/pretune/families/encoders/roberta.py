@@ -1,7 +1,6 @@
 """RoBERTa (Liu et al., 2019, arXiv:1907.11692) and models with its architecture and layout.
 
 These are XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116) and CamemBERT (Martin et al., 2020, arXiv:1911.03894).
-
 Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
 """
 
@@ -20,7 +19,7 @@ from pretune.text.tokenizers.template import Template
 
 @dataclass(frozen=True)
 class RobertaConfig(BertConfig):
-    """The configuration of RoBERTa: BERT\'s keys and one more."""
+    """The configuration of RoBERTa: BERT's keys and the id of the padding token."""
 
     vocab_size: int = 50265
     pad_token_id: int = 1  # positions start at the next index
@@ -38,7 +37,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return RoBERTa's parameter-name table; `name` is the published prefix, `encoder` replaces BERT's rows (MPNet)."""
+    """Return RoBERTa's parameter-name table; `name` is the published prefix, `encoder` replaces BERT's rows."""
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,
@@ -59,7 +58,7 @@ def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTa
 
 
 def family(name: str, prefix: str) -> Family:
-    """Return a family with RoBERTa's architecture and another name; `prefix` is that of its classes in `transformers`."""
+    """Return a model family with RoBERTa's architecture; `prefix` begins the names of its `transformers` classes."""
     return Family(
         name=name,
         config=RobertaConfig,

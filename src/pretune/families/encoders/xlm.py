@@ -1,7 +1,4 @@
-"""XLM (Lample and Conneau, 2019, arXiv:1901.07291): BERT with language embeddings.
-
-Departures: attention dropout is off by default.
-"""
+"""XLM (Lample and Conneau, 2019, arXiv:1901.07291). Departures: attention dropout is off by default."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ BEAM_KEYS = dict.fromkeys(
 
 
 def beam_head(prefix: str = "") -> dict[str, str]:
-    """Return the published names of the question-answering head with beam search, and a description for each."""
+    """Return the parameter names of the beam-search question-answering head, each with a description for messages."""
     ends = ("dense_{i}.{p}", "LayerNorm.{p}")
     names = ("start_logits.dense.{p}", *(f"end_logits.{end}" for end in ends), "answer_class.dense_{i}.{p}")
     return {f"{prefix}{name}": "the question-answering head with beam search" for name in names}

@@ -1,7 +1,4 @@
-"""A BiLSTM over token embeddings, as a small student for distillation (Tang et al., 2019, arXiv:1903.12136).
-
-There is no published checkpoint layout; parameter names are pretune's own.
-"""
+"""A BiLSTM over token embeddings, as a small student for distillation (Tang et al., 2019, arXiv:1903.12136)."""
 
 from __future__ import annotations
 

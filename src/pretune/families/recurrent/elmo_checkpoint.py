@@ -33,7 +33,7 @@ def is_published(folder: Path) -> bool:
 
 
 def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
-    """Return the configuration and the parameters of a published ELMo checkpoint, under pretune's names."""
+    """Return the configuration and parameters of a published ELMo; `vocabulary` is the size of its vocabulary."""
     try:
         import h5py
     except ImportError as error:
@@ -48,7 +48,9 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
         with h5py.File(weights_file, "r") as file:
             tensors = read_weights(file, config)
     except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise PretuneError(f"{weights_file}: the file is damaged or does not hold ELMo weights ({error})") from error
+        raise PretuneError(
+            f"{weights_file}: the file is damaged or does not hold ELMo weights ({error}); restore it from its source"
+        ) from error
     with torch.device("meta"):
         expected = dict(build(config).named_parameters())  # the shared embedding appears once
     wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
@@ -67,7 +69,7 @@ def _files(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
-    """Return the configuration that the options.json of a published ELMo describes."""
+    """Return the configuration in a published ELMo's options.json; `vocabulary` is the vocabulary size."""
     lstm, characters = (
         validate_schema(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn")
     )
@@ -93,7 +95,8 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
     check_number(f"{where}: n_highway", sizes["highways"], FEW)
     if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
         raise PretuneError(
-            f"{where}: unsupported activation {activation!r}, or no filters; this is not an options.json of ELMo"
+            f"{where}: the activation {activation!r} is not supported, or filters are missing; use the "
+            "options.json of a published ELMo"
         )
     return ElmoConfig(
         vocab_size=vocabulary,
@@ -108,7 +111,7 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
 
 
 def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
-    """Return the parameters of the backbone, under pretune's names, from an open .hdf5 file."""
+    """Return the parameters of ELMo's backbone, under pretune's names, from an open .hdf5 file."""
     found: dict[str, Array] = {"embed.symbols": file["char_embed"][...]}
     for number, _ in enumerate(config.filters):
         # (1, width, embedding size, filters) in the file
@@ -136,6 +139,6 @@ def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
 
 
 def _gates(array: Array) -> Array:
-    """Return an array of LSTM weights with its blocks of rows, one per gate, in torch's order."""
+    """Reorder the four gates in an array of LSTM weights from TensorFlow's order to torch's."""
     blocks = np.split(np.array(array, dtype=np.float32), 4)
     return np.concatenate([blocks[place] for place in GATES])

@@ -67,7 +67,7 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
 
 
 def _rows(stack: str) -> list[Row]:
-    """Return the pairs of published and pretune names for the layers of one direction, the stack named `stack`."""
+    """Return (published name, pretune name) pairs for the layers of one direction; `stack` is its module name."""
     layer = f"{stack}.layers.{{i}}"
     attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
     feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")

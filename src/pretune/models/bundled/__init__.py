@@ -8,10 +8,10 @@ HERE = Path(__file__).parent
 
 
 def bundled_names() -> tuple[str, ...]:
-    """Return the names of the bundled models, sorted."""
+    """Return the sorted names of the models that come with pretune."""
     return tuple(sorted(folder.parent.name for folder in HERE.glob("*/config.json")))
 
 
 def bundled_folder(name: str) -> Path:
-    """Return the folder of a bundled model."""
+    """Return the folder of a model that comes with pretune, given its name."""
     return HERE / name

@@ -28,7 +28,7 @@ def _built_in() -> Mapping[str, Path]:
 
 
 def is_preset(name: str) -> bool:
-    """Return whether a name means a preset: it is a known preset or a .yaml file, and there is no model folder of that name.
+    """Return whether a name is that of a preset or of a .yaml file, and there is no model folder of that name.
 
     >>> is_preset("bert-base"), is_preset("mine.yaml"), is_preset("runs/mine")
     (True, True, False)
@@ -39,7 +39,7 @@ def is_preset(name: str) -> bool:
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a preset by name or from a .yaml file; a preset with the key `like` inherits the keys of another one.
+    """Return a preset by name or from a .yaml file, merged with the one that it names under `like`.
 
     `via` has the presets that inherit from this one, to detect cycles.
 
