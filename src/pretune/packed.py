@@ -45,7 +45,7 @@ class Capacity:
             )
 
     def filler(self, used: int) -> int:
-        """Return the number of padding sequences that a packed batch with `used` real tokens needs."""
+        """Return the number of padding sequences that fill the rest of a packed batch with `used` real tokens."""
         return -(-(self.tokens - used) // self.max_length)
 
 
@@ -150,9 +150,7 @@ def pack(
     capacity: Capacity | None = None,
     filler: int = 0,
 ) -> Packed:
-    """Build packed sequences from concatenated token ids and the length of each sequence.
-
-    With a `capacity`, the result is filled up to it with tokens of the id `filler`.
+    """Build packed sequences from concatenated token ids and sequence lengths, padded with `filler` to a `capacity`.
 
     >>> pack(np.array([3, 7, 2, 5]), np.array([3, 1])).offsets.tolist()
     [0, 3, 4]

@@ -46,7 +46,7 @@ class TaskReport:
 
     @property
     def classifies(self) -> bool:
-        """Return whether the task is single-label classification, so that there is a confusion matrix."""
+        """Return whether the task is single-label classification, for which the report has a confusion matrix."""
         return self.material.task.single_label and all("label" in answer for answer in self.answers)
 
     @cached_property
@@ -118,7 +118,7 @@ class TaskReport:
         return rows
 
     def loss_chart(self) -> str:
-        """Return the chart of the training loss; "" if there is only one value."""
+        """Return a chart of the training loss as SVG; "" if there is only one value."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
         return (

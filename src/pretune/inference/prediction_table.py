@@ -24,10 +24,9 @@ def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Itera
 
 
 class PredictionColumns:
-    """A callable that adds predictions to table rows as new columns, renamed where a column already exists.
+    """A callable that adds predictions to table rows as new columns; a name that exists gets the prefix `predicted_`.
 
-    With `probabilities`, each class gets a column for its probability; otherwise the probabilities stay `nested`, or are left
-    out. Where a row has several examples, the values are lists.
+    With `probabilities`, each class gets a column; otherwise they stay a dictionary (`nested`) or are left out.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = TableChunk(Path("x.csv"), [(2, row)], row)
@@ -40,10 +39,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of a table chunk with their predictions in new columns.
-
-        `lines` gives the line of each prediction, if a row may have several.
-        """
+        """Return the rows of a table chunk with predictions as new columns; `lines` has the line of each prediction."""
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)

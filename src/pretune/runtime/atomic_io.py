@@ -93,7 +93,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder so that readers find it complete or not at all: it gets a temporary name first.
+    """Rename a folder to a temporary name, then delete it, so that readers never find it incomplete.
 
     On NFS, files that are open elsewhere prevent the deletion of the folder; `remove_temporaries` deletes it later.
     """

@@ -103,10 +103,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file with one JSON object per line.
-
-    With `torn`, a last line without a line break is skipped: a killed process may have left it incomplete.
-    """
+    """Yield the JSON objects in a file, one per line; with `torn`, skip a last line that was not completely written."""
     lines = read_text(path).split("\n")
     last = lines.pop()
     if last.strip() and not torn:

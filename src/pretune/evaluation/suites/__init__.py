@@ -51,12 +51,12 @@ def register_suite(file: str | Path) -> Path:
 
 @cache
 def built_in_suites() -> dict[str, Path]:
-    """Return the files of the suites that are part of pretune, by name."""
+    """Return the YAML files of the benchmark suites that are part of pretune, by suite name."""
     return yaml_files(Path(__file__).parent)
 
 
 def find_suite_file(name: str) -> Path | None:
-    """Return the YAML file of a suite, or None if no suite has this name."""
+    """Return the YAML file of a benchmark suite, or None if no suite has this name."""
     if name in built_in_suites():  # also while a package with other suites is broken
         return built_in_suites()[name]
     return {**entry_point_files(GROUP), **_registered}.get(name)

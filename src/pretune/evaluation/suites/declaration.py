@@ -26,7 +26,7 @@ Roles = Mapping[str, Column]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task as declared in a suite's YAML file; the package pretune.evaluation.suites documents the fields."""
+    """A task of a benchmark suite, as declared in the suite's YAML file (fields: see pretune.evaluation.suites)."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return role → column for rows of the task, whose columns are named after their roles."""
+        """Return a dictionary from role to column; in the saved rows of a benchmark task, both have the same name."""
         return {role: role for role in self.roles if role not in EXTRA}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
@@ -89,7 +89,7 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
-        """Yield the place and the fields of each row of line-aligned files, or an error for an unreadable row."""
+        """Yield (place, row) for each row of line-aligned files; an unreadable row is an error object instead."""
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
@@ -130,7 +130,7 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split, as dictionaries from role (such as text) to value, with their places in the files."""
+    """The rows of a split of a benchmark task, as dictionaries from role (such as text) to value, with their places."""
 
     task: SuiteTask
     split: str
@@ -143,22 +143,22 @@ class SuiteRows:
 
     @property
     def expected(self) -> list[int]:
-        """Return the numbers of rows that the official file may have; [] if unknown."""
+        """Return the row counts that the official file of a split may have; [] if they are unknown."""
         count = self.task.counts.get(self.split, [])
         return [count] if isinstance(count, int) else list(count)
 
     @property
     def complete(self) -> bool:
-        """Return whether the number of rows is that of the official file."""
+        """Return whether the split has as many rows as the official file."""
         return not self.expected or len(self) in self.expected
 
     @property
     def answered(self) -> bool:
-        """Return whether all rows have gold answers."""
+        """Return whether all rows of the split have gold answers."""
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
     def check_length(self, allow_incomplete: bool) -> None:
-        """Raise an error if a dev or test file is incomplete; log a message if a training file is."""
+        """Raise an error if a dev or test file is incomplete, unless `allow_incomplete`; for training, only log it."""
         if not self.rows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
@@ -184,7 +184,7 @@ class Suite:
     scale: int = 100  # the printed value of a perfect score
 
     def select_tasks(self, names: Sequence[str]) -> Suite:
-        """Return the suite with some tasks only; the name of a multilingual task selects all of its languages."""
+        """Return the suite with only the tasks in `names`; a multilingual task's name selects all of its languages."""
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
@@ -197,10 +197,7 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks whose files exist in the folder `data`, and the reason for each task that is left out.
-
-        Training files are needed only if `learned`.
-        """
+        """Return the tasks with files in `data` (training files only if `learned`), and why each other is missing."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
@@ -269,7 +266,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
-    """Raise an error if the value of a known key has the wrong type."""
+    """Raise an error if a value does not have the type that `types` gives for its key; `where` names the source."""
     for key, value in validate_schema(values, dict[str, Any], where).items():
         if key in types:
             validate_schema(value, types[key], f"{where}.{key}")
@@ -305,7 +302,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 
 def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """Return the task that a suite declares under a name or, if it is multilingual, one task per language."""
+    """Return the task declared as `name` in a suite's YAML file or, if it is multilingual, one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(
             f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
@@ -336,7 +333,7 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
 
 
 def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a task's declaration and those it inherits by `like`, except for files, splits and counts."""
+    """Return a task's declaration with the keys that it inherits by `like`, except for files, splits and counts."""
     if not isinstance(name, str) or name not in class_declared:
         raise PretuneError(
             f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
@@ -357,14 +354,13 @@ def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tu
 
 
 def _in_language(name: Any, language: str) -> Any:
-    """Return file names with {language} replaced."""
     if isinstance(name, list):
         return [_in_language(one, language) for one in name]
     return name.replace("{language}", language)
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """Return the files of the first alternative of `a | b` that exists; `a.{b,c}` means two line-aligned files."""
+    """Return the paths of the first alternative in a name such as `a | b.{en,de}` whose files exist, or []."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
@@ -376,7 +372,7 @@ def _first(name: str, data: Path) -> list[Path]:
 
 
 def _expand(name: str) -> list[str]:
-    """Return the file names that braces stand for.
+    """Return the file names that a name with braces stands for.
 
     >>> _expand("train.{en,de}")
     ['train.en', 'train.de']
@@ -387,7 +383,7 @@ def _expand(name: str) -> list[str]:
 
 
 def _cell(row: Row, name: Any) -> Any:
-    """Return a field of a row by name; OUTER.INNER is a nested field."""
+    """Return a field of a row by name, which is OUTER.INNER for a nested field; None if it is missing."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")

@@ -84,10 +84,7 @@ def sample(
 
 
 def _likeliest(probabilities: Tensor, enough: float) -> tuple[Tensor, Tensor]:
-    """Return the largest probabilities of each row, in descending order, until they sum to `enough`, and their tokens.
-
-    This is faster than sorting the whole vocabulary.
-    """
+    """Return each row's largest probabilities that sum to `enough`, and their tokens, without a complete sort."""
     count = 64
     while True:
         found, tokens = probabilities.topk(min(count, probabilities.shape[1]))

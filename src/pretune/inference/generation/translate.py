@@ -36,12 +36,12 @@ class EnsembleSession:
         self.members = members
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the next tokens, and return the logarithms of the mean probabilities, (sequences, vocabulary)."""
+        """Read the next tokens of each sequence; return the log of mean probabilities, (sequences, vocabulary)."""
         expected = torch.stack([member.read(ids).log_softmax(-1) for member in self.members])
         return expected.logsumexp(0) - log(len(self.members))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the caches so that sequence i continues from sequence rows[i]."""
+        """Reorder the caches of all models so that sequence i continues from sequence rows[i]."""
         for member in self.members:
             member.select(rows)
 
@@ -59,7 +59,7 @@ class Translator:
     def load(
         cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False
     ) -> Translator:
-        """Load models from run folders or model folders."""
+        """Load one or several encoder-decoders for translation from run folders or model folders."""
         models: list[Model] = []
         found: list[Any] = []
         for reference in references:
@@ -121,14 +121,14 @@ class Translator:
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """Return a decoding session for some source texts; with several models, their probabilities are averaged."""
+        """Return a decoding session for source texts, with `slots` tokens each; several models are averaged."""
         packed = pack_lists(sources).to(self.device)
         members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else EnsembleSession(members)
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str], written: Sequence[Hypothesis]) -> list[WordAlignment]:
-        """Return word alignments of texts with their translations (`written`), from mean cross-attention weights."""
+        """Return the word alignment of each text with its translation (`written`), from cross-attention weights."""
         tokenizer = self.models[0].require_tokenizer()
         begin, end = self.begin, tokenizer.role(self.templates[1].single[-1])
         found = []
