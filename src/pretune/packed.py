@@ -165,7 +165,8 @@ def pack(
         if used > capacity.tokens or spare < capacity.filler(used) or longest > capacity.max_length:
             raise PretuneError(
                 f"{len(lengths)} sequences with {used} tokens in all and at most {longest} each do not fit into "
-                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.max_length} each"
+                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.max_length} each; "
+                "use a larger capacity"
             )
         longest = capacity.max_length
         ends = np.minimum(used + longest * np.arange(1, spare + 1), capacity.tokens)
@@ -200,7 +201,9 @@ def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity
         weight = np.ones(len(at), dtype=np.float32)
     spare = 0 if capacity is None else capacity - len(at)
     if spare < 0:
-        raise PretuneError(f"{len(at)} targets do not fit into the {capacity} target slots of a pack")
+        raise PretuneError(
+            f"{len(at)} targets do not fit into the {capacity} target slots of a batch; use a larger capacity"
+        )
     if spare:
         at, target, weight = (_append_zeros(x, spare) for x in (at, target, weight))
     kind = np.float32 if np.issubdtype(target.dtype, np.floating) else np.int64

@@ -52,7 +52,7 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
                 }
             )
     if not made:
-        raise PretuneError(f"{first} and {second} have no finished task in common; finish one of the evaluations")
+        raise PretuneError(f"{first} and {second} have no finished task in common; finish the same task in both")
     return made
 
 

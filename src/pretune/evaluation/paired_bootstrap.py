@@ -75,19 +75,19 @@ def compare_additive(
     return _difference(found, scored)
 
 
-def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
+def _draws(seed: int, units: int, models: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
     """Yield, per bootstrap round, indices of `units` sampled examples, and of the sampled seeds of each model."""
     chance = np.random.default_rng(seed)
     for _ in range(ROUNDS):
         drawn = chance.integers(0, units, units)
-        yield drawn, [chance.integers(0, len(s), len(s)).tolist() if len(s) > 1 else [0] for s in sides]
+        yield drawn, [chance.integers(0, len(s), len(s)).tolist() if len(s) > 1 else [0] for s in models]
 
 
-def _difference(found: Sequence[float], scored: Sequence[Sequence[Sequence[float]]]) -> Difference:
+def _difference(scores: Sequence[float], rounds: Sequence[Sequence[Sequence[float]]]) -> Difference:
     """Return the comparison of two models, given their scores and, for each bootstrap round, their scores by seed."""
-    differences = np.array([np.mean(second) - np.mean(first) for first, second in scored])
+    differences = np.array([np.mean(second) - np.mean(first) for first, second in rounds])
     tail = 100 * (1 - COVERAGE) / 2
     low, high = (float(np.percentile(differences, q)) for q in (tail, 100 - tail))
     below, above = int((differences <= 0).sum()), int((differences >= 0).sum())
     p = min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1))
-    return Difference(found[0], found[1], low, high, p)
+    return Difference(scores[0], scores[1], low, high, p)

@@ -68,7 +68,7 @@ class ClozeQuestion:
                 f"there is only one answer to choose from, {self.labels[0]!r}; give two or more, or none to generate answers"
             )
         if self.calibrate and not self.labels:
-            raise PretuneError("calibration compares the probabilities of answers; give the answers to choose from")
+            raise PretuneError("calibration needs answers to choose from; give some, or leave out calibration")
         known = {} if self.shown is None else dict.fromkeys(self.shown.labels or ())
         if self.labels and not known.keys() <= set(self.labels):
             raise PretuneError(
@@ -85,8 +85,8 @@ def load_cloze_predictor(
         return ClozePredictor(load_text_generator(reference, ignore_mismatched=ignore_mismatched), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
-            f"{reference}: a masked language model can only choose a word for the gap; give the answers to choose from, "
-            "and no examples"
+            f"{reference}: a masked language model can only choose among single words for [MASK]; give the answers "
+            "to choose from, and no examples"
         )
     task: Any = Prompt(question.template, question.verbalizer, tuple(question.labels))
     model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)

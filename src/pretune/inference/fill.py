@@ -75,7 +75,7 @@ class MaskFiller:
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
         if not gaps:
             raise PretuneError(
-                f"{text!r}: nothing to fill; mark gaps with {MASK}{if_option('mask-rate', ', or use --mask-rate')}"
+                f"{text!r}: the text has no mask; put {MASK} for words to predict{if_option('mask-rate', ', or use --mask-rate')}"
             )
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) > longest:

@@ -239,7 +239,7 @@ def _check_aliases(node: Any, where: str) -> None:
         if id(node) in sizes:
             known = sizes[id(node)]
             if known is None:
-                raise PretuneError(f"{where}: an alias refers to a value that contains the alias; remove it")
+                raise PretuneError(f"{where}: an alias refers to a value that contains the alias; remove the alias")
             return known
         sizes[id(node)] = None
         children = node.value if isinstance(node, yaml.SequenceNode) else []

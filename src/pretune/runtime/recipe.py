@@ -83,7 +83,7 @@ def parse_settings(settings: Iterable[str]) -> Values:
         for part in path:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set to a value")
+                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set; remove one of the settings")
         inner[last] = value
     return values
 

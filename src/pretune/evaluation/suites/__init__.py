@@ -43,7 +43,7 @@ def register_suite(file: str | Path) -> Path:
     """
     path = Path(file).resolve()
     if path.suffix != ".yaml" or not path.is_file():
-        raise PretuneError(f"{file}: a suite must be an existing .yaml file")
+        raise PretuneError(f"{file}: a suite must be an existing .yaml file; check the path")
     if path.stem in built_in_suites() or _registered.setdefault(path.stem, path) != path:
         raise PretuneError(f"{file}: a suite named {path.stem!r} is already registered; choose another file name")
     return path

@@ -67,7 +67,9 @@ class SuiteTask:
         """Read the rows of a split; with `allow_incomplete`, files may have fewer rows than the official ones."""
         paths = self.find_files(split, data)
         if not paths:
-            raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
+            raise PretuneError(
+                f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist; add it"
+            )
         made = SuiteRows(self, split, paths[0][0])
         bad: list[str] = []
         for together in paths:
@@ -262,7 +264,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         raise PretuneError(f"{where}: submission.range needs two numbers, the lowest and the highest, as in [0, 5]")
     file = submission.get("file", "")
     if Path(file).name != file:
-        raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
+        raise PretuneError(f"{where}: submission.file: {quote(file)} must be a file name without a folder")
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
@@ -301,17 +303,17 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     )  # fmt: skip
 
 
-def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
+def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
     """Return the task declared as `name` in a suite's YAML file or, if it is multilingual, one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(
             f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
         )
-    content, taught = _inherited(name, class_declared, suite), ""
+    content, taught = _inherited(name, declarations, suite), ""
     _check_task(content, f"{suite}, {name}")
     at = name
-    while not _inherited(at, class_declared, suite).get("files", {}).get("train") and class_declared[at].get("like"):
-        at = taught = class_declared[at]["like"]
+    while not _inherited(at, declarations, suite).get("files", {}).get("train") and declarations[at].get("like"):
+        at = taught = declarations[at]["like"]
     languages = content.pop("languages", None)
     try:
         if not languages:
@@ -332,18 +334,18 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
         raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
 
 
-def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
+def _inherited(name: Any, declarations: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return a task's declaration with the keys that it inherits by `like`, except for files, splits and counts."""
-    if not isinstance(name, str) or name not in class_declared:
-        raise PretuneError(
-            f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
-        )
+    if not isinstance(name, str) or name not in declarations:
+        raise PretuneError(f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), declarations)}")
     if name in via:
-        raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself")
-    content = dict(class_declared[name])
+        raise PretuneError(
+            f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself; change `like` of one of them"
+        )
+    content = dict(declarations[name])
     if not content.get("like"):
         return content
-    other = _inherited(content["like"], class_declared, suite, (*via, name))
+    other = _inherited(content["like"], declarations, suite, (*via, name))
     own = {key: content.get(key, {}) for key in ("files", "counts", "splits")}
     return {
         **merge_recipes(other, content),

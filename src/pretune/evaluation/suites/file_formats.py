@@ -25,7 +25,7 @@ def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
     if layout == "lines":
         return _parallel_lines(paths)
     if len(paths) > 1:
-        raise PretuneError(f"{paths[0]}: a {layout} file has no parallel files; name a single file")
+        raise PretuneError(f"{paths[0]}: only plain text files can be line-aligned, not {layout}; name one file")
     if layout in TABLES:
         return _table(paths[0], header, tabs=layout == "tsv")
     return READERS[layout](paths[0])
@@ -143,7 +143,7 @@ def _squad(path: Path) -> Rows:
                     fields = {"question": row["question"], "passage": paragraph["context"]}
                     yield f"question {row['id']}", {**fields, "answers": answers, "id": row["id"]}
     except (KeyError, TypeError, AttributeError) as error:
-        raise PretuneError(f"{path}: the file is not in SQuAD's layout ({here}: {error!r})") from error
+        raise PretuneError(f"{path}: this is not a valid SQuAD file ({here}: {error!r}); download it again") from error
 
 
 def _conll(path: Path) -> Rows:
@@ -171,7 +171,7 @@ def _parallel_lines(paths: Sequence[Path]) -> Rows:
     for number, row in enumerate(zip_longest(*texts), 1):
         if None in row:
             short = paths[row.index(None)]
-            raise PretuneError(f"{short}: has fewer lines than {paths[row.index(None) - 1]}: line {number} is missing")
+            raise PretuneError(f"{short} has no line {number}, but {paths[row.index(None) - 1]} has; align the files")
         yield f"line {number}", {str(i): text for i, text in enumerate(row, 1)}
 
 

@@ -135,7 +135,7 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
         try:
             row = json.loads(line)
             if row["idx"] in seen:
-                raise PretuneError(f"{place}: there is another answer with idx {row['idx']}")
+                raise PretuneError(f"{place}: duplicate answer for idx {row['idx']}")
             seen.add(row["idx"])
             if task.format == "multirc":
                 labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]

@@ -226,7 +226,7 @@ class TextGenerator:
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(
-                f"{reference}: this {family.name} was not trained to generate text; pretrain one with lm"
+                f"{reference}: this {family.name} was not trained to generate text; use a model trained with lm"
             )
         model = load_model(reference, parse_objective("lm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("lm", reference, "pretrain it with lm first")
