@@ -78,7 +78,7 @@ class RoleNgrams:
     short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """Return a report row on the contamination of one field; `hits` has the hashes in the corpus by n-gram size."""
+        """Return a report row on the contamination of a text field; `hits` has the n-gram hashes found, by size."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))

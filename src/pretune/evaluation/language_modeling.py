@@ -124,7 +124,7 @@ def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the words two sentences share are likelier in the more stereotypical one; 0.5 is unbiased."""
+    """Return how often a model finds the more stereotypical of two sentences more likely; 0.5 is unbiased."""
     tokenizer = scorer.model.require_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]

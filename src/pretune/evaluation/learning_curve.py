@@ -38,7 +38,7 @@ def stratified_order(examples: Any, seed: int = 0) -> list[int]:
 
 
 def relative_ranks(kinds: Iterable[str]) -> list[float]:
-    """Return each item's rank within its class (`kinds`), in (0, 1); sorted by it, every prefix is stratified.
+    """Return the rank of each item within its class, scaled to (0, 1), given the class of each item (`kinds`).
 
     >>> relative_ranks("xxyx")[1:3]
     [0.5, 0.5]
@@ -65,7 +65,7 @@ def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
 def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """Fine-tune on subsets of the given sizes (with `scratch`, also from random weights); return one point per size."""
+    """Return a learning-curve point per training set size, for pretrained and, with `scratch`, random weights."""
     order = stratified_order(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
     parts[material.size] = material
@@ -94,7 +94,7 @@ def run_learning_curve(
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Train each (size, "pretrained" or "from scratch") in `wanted` on its part; return the dev scores of all seeds."""
+    """Fine-tune per (size, initialization) in `wanted` on the data `parts[size]`; return dev scores by seed."""
     seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:

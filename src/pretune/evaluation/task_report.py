@@ -55,7 +55,7 @@ class TaskReport:
         return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
-        """Return one row per metric with its confidence interval, and its mean and deviation over seeds."""
+        """Return one row per metric with its confidence interval, and its mean and standard deviation over seeds."""
         task, dev = self.material.task, self.material.dev
         sure, positive = bootstrap_intervals(task, self.answers, dev), positive_class(task)
         seeds = self.run.results.get("seeds", {})

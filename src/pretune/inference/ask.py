@@ -217,7 +217,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Return the token ids of each answer, given its text in a prompt; raise an error if it has no tokens."""
+        """Tokenize the text of each answer; return token ids by answer, and raise an error if one has no tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():

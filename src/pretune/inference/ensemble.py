@@ -69,7 +69,7 @@ class Ensemble:
 
 
 def shared_task(references: Sequence[str], name: str | None = None) -> Task:
-    """Return the task of all models (if several, the one called `name`); raise an error if tasks or labels differ."""
+    """Return the task that all models share (`name` chooses one of several), or raise an error if they differ."""
     _, first = find_task(references[0], name)
     labels = first.labels
     for reference in references[1:]:
@@ -145,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield chunks of a table with their columns by role, which the first chunk of each file determines."""
+    """Yield (chunk, dictionary from role to column) for chunks of a table; the first chunk of a file determines it."""
     file, named = None, columns
     for part in parts:
         if part.file != file:

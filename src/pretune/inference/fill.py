@@ -40,7 +40,7 @@ class MaskFiller:
 
     @classmethod
     def of(cls, model: Model) -> MaskFiller:
-        """Return a mask filler for a model in memory, which is moved to the device."""
+        """Return a mask filler for a model that is already in memory, and move the model to the default device."""
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)
@@ -58,7 +58,7 @@ class MaskFiller:
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
-        """Return the logits, (positions, vocabulary), at the positions `at`; those of special tokens are -inf."""
+        """Return the logits at positions `at` of the token ids, (positions, vocabulary); special tokens are -inf."""
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]

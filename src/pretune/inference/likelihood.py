@@ -90,7 +90,7 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input for a causal LM, in which the tokens in `counted` (indices into `ids`) are scored."""
+    """Yield one causal LM input, special tokens (`frame`) before `ids`, that scores the tokens at indices `counted`."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -114,7 +114,7 @@ def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Itera
 
 
 def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per token in `counted` (indices into `ids`): the token ids with that token masked."""
+    """Yield one input per index in `counted`: the token ids with that token masked, with special tokens (`frame`)."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
@@ -124,7 +124,7 @@ def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scori
 
 
 def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per token in `counted` (indices into `ids`): the token ids with a query for it (XLNet)."""
+    """Yield one input per index in `counted`: the token ids with a query for that token, between special tokens."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -141,7 +141,7 @@ def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scor
 
 
 def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the token `ids` unchanged as one input, in which each token in `counted` is scored at its own position."""
+    """Yield one input, `ids` between special tokens (`frame`), that scores the tokens at indices `counted` in place."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
@@ -188,7 +188,7 @@ class LikelihoodScorer:
     def load(
         cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
     ) -> LikelihoodScorer:
-        """Load a language model that scores texts from a run folder or a model folder."""
+        """Load a language model from a run folder or a model folder, to score texts with it."""
         mixture = stored_objectives(reference)
         names = [part.name for part in mixture.objectives] if mixture is not None else []
         model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
@@ -298,7 +298,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Score a batch of inputs (`views`): add log-likelihoods to `sums`, and copy them to `found`, NaN before."""
+        """Score the inputs `views`: add log-likelihoods to `sums` by text and token, and copy them to `found`."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]
@@ -336,7 +336,9 @@ class LikelihoodScorer:
 
 
 def scoring_windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
-    """Return windows over a text as (start, end, tokens scored in it), at most `room` tokens long and `stride` apart.
+    """Split a text of `tokens` tokens into windows of at most `room`, `stride` apart: (start, end, indices to score).
+
+    Each token is scored in one window, the one with most context on its left, or on `both_sides`.
 
     >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]

@@ -30,7 +30,7 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return a model's objectives and its task (if several, the one called `name`), read from its configuration."""
+    """Return a model's objectives and its task (`name` chooses among several), read from its configuration."""
     mixture = stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None and (head := unsupported_head(reference)):

@@ -69,7 +69,7 @@ class PredictionColumns:
 
 
 def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
-    """Return one dictionary of lists per row, from consecutive predictions; `counts` has the number per row.
+    """Group consecutive predictions by row, given the number per row (`counts`), as one dictionary of lists per row.
 
     >>> group_by_row([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]
@@ -87,7 +87,7 @@ class ScoreTable:
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
     def add(self, file: Path, answers: Predictions) -> None:
-        """Add the predictions for some rows of a labeled file."""
+        """Add predictions for some rows of a labeled file to the score table."""
         by_model = [*answers.by_model, answers.combined] if len(answers.by_model) > 1 else answers.by_model
         _, collected = self.files.setdefault(file, (answers.columns, [[] for _ in by_model]))
         for old, new in zip(collected, by_model, strict=True):

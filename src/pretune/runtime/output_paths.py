@@ -92,7 +92,7 @@ def intermediate_folder(out: Path, name: str) -> Path:
 
 
 def check_resumable_folder(marker: str, what: str) -> Check:
-    """Return a check that accepts a new or empty output folder, or one with the file `marker`; `what` is for errors."""
+    """Return a check that an output folder is new, empty, or has the file `marker`; errors say it is not `what`."""
 
     def check(out: Path, options: Any) -> None:
         check_any_folder(out, options)

@@ -48,7 +48,7 @@ def run_on_ray(
 
 
 def get_result(ray: Any, reference: Any) -> Any:
-    """Return the result of a Ray job, given its reference; raise a PretuneError if the job did, or if it was lost."""
+    """Return the result of a Ray job, given its reference; raise the job's PretuneError, or one if the job was lost."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

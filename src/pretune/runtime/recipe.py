@@ -36,7 +36,7 @@ class RecipeSection:
 
 
 def read_recipe(path: str | Path) -> Values:
-    """Read a recipe file as nested dictionaries."""
+    """Read a recipe, a YAML file with the options of a command, as nested dictionaries."""
     path = Path(path)
     content = parse_yaml(read_text(path, LARGEST), str(path))
     if content is None:

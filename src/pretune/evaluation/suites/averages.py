@@ -38,7 +38,7 @@ def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverag
 
 
 def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
-    """Return the score of a column: that of a task or TASK.METRIC, or the mean of a list; None if one is missing."""
+    """Return the score of a task, of TASK.METRIC, or the mean of a list of these (`column`); None if one is missing."""
     if isinstance(column, list):
         parts = [_column(suite, part, scores) for part in column]
         there = [part for part in parts if part is not None]

@@ -53,7 +53,7 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return a dictionary from role to column; in the saved rows of a benchmark task, both have the same name."""
+        """Return a dictionary from role (such as text) to column; saved rows of a task use roles as column names."""
         return {role: role for role in self.roles if role not in EXTRA}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
@@ -199,7 +199,7 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks with files in `data` (training files only if `learned`), and why each other is missing."""
+        """Return the tasks with files in `data`, including training files if `learned`, and why others are missing."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():

@@ -102,7 +102,7 @@ class Evaluation:
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Return mean and standard deviation over seeds of each metric, by task and metric."""
+        """Return the mean and standard deviation over seeds of each metric, by task and metric."""
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
         return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
@@ -186,7 +186,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
 
 
 def _check_same(request: EvaluationJob) -> dict[str, Any]:
-    """Return the settings of an evaluation; raise an error if its output folder has one with other settings."""
+    """Return the settings of an evaluation; raise an error if its output folder was made with other settings."""
     path = request.out / ASKED
     told: dict[str, Any] = json.loads(json.dumps(request.result_settings()))
     if not path.is_file():

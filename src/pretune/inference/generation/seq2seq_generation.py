@@ -99,6 +99,6 @@ class Seq2SeqGenerator:
         return self.describe(prompt, text, decoding)
 
     def describe(self, prompt: str, text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
-        """Return the input, the generated text, its number of tokens, and whether it ended by itself."""
+        """Return a dictionary of input, generated text, its number of tokens, and whether the text is finished."""
         written = truncate_at_stop(self.model.require_tokenizer().decode(text.ids), decoding.stop)
         return {"prompt": prompt, "text": written, "tokens": len(text.ids), "ended": text.ended}

@@ -92,7 +92,7 @@ class Translator:
         return cls(models, objective.name, templates, chosen)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a source text with its special tokens, truncated to the model's length."""
+        """Return the token ids of a source text with special tokens, truncated to the model's maximum length."""
         tokenizer = self.models[0].require_tokenizer()
         items = self.templates[0].single
         longest = min(model.backbone.max_positions or 1 << 30 for model in self.models)
@@ -123,7 +123,7 @@ class Translator:
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """Return a decoding session for source texts, with `slots` tokens each; several models are averaged."""
+        """Return a decoding session for tokenized sources with room for `slots` tokens; several models are averaged."""
         packed = pack_lists(sources).to(self.device)
         members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else EnsembleSession(members)
@@ -145,7 +145,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text: translation, score, whether it ended and, with `alignments`, its word alignment."""
+        """Return one row per text with its translation (`written`), score and, if wanted, its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)
