@@ -26,7 +26,7 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Run `check(path, options)` on an output path and, if it is a folder, lock it while the `with` block runs."""
+    """Lock an output folder while the `with` block runs, after `check(path, options)`; files need no lock."""
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":
         yield

@@ -33,9 +33,9 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         with path.open("rb") as file:
             raw = file.read(limit + 1)
     except FileNotFoundError as error:
-        raise PretuneError(f"{path}: there is no such file") from error
+        raise PretuneError(f"{path}: there is no such file; check the path") from error
     except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+        raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     if len(raw) > limit:
         raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB, the maximum for a file of this kind")
     try:
@@ -171,7 +171,9 @@ def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
     """Read an object that `write_checksummed_json` wrote; raise an error if the file was changed since then."""
     value = read_mapping(path, what)
     if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
-        raise PretuneError(f"{path}: the contents do not match their checksum; the file was damaged or edited")
+        raise PretuneError(
+            f"{path}: the contents do not match their checksum; the file was damaged or edited; restore it"
+        )
     return value
 
 
@@ -181,7 +183,7 @@ def file_digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+        raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def json_checksum(value: Any) -> str:
