@@ -84,7 +84,7 @@ OTHER_ADVICE = {errno.ENAMETOOLONG: "shorten the name", errno.ENOENT: "was it re
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; errors of the user end with one line on stderr and a non-zero exit status."""
+    """Run a command with command-line arguments; a user's error prints one line on stderr and exits with status 1."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         check_flags(arguments)
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str) -> None:
-    """Print an error, with the rank of a process started by torchrun, and exit."""
+    """Print an error message, with the process rank under torchrun, and exit."""
     rank = os.environ.get("RANK", "0")
     print(f"error: {message}" if rank == "0" else f"error in process {rank}: {message}", file=sys.stderr, flush=True)
     sys.exit(1)
@@ -215,7 +215,7 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
 
 
 def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return recipe values without those equal to a command's defaults, which runs record whether they apply or not."""
+    """Return recipe values except those equal to a command's defaults: recipes of runs contain all options."""
     parameters = inspect.signature(verb).parameters
     return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 
@@ -239,7 +239,7 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
 
 
 def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool = False) -> inspect.Parameter:
-    """Return a cyclopts parameter, which is optional because a recipe may supply its value instead."""
+    """Return the cyclopts parameter of an option with the help `text`; optional, because a recipe may supply it."""
     simple = _simplify(hint)
     if default is inspect.Parameter.empty:
         default = None

@@ -45,7 +45,7 @@ class Capacity:
             )
 
     def filler(self, used: int) -> int:
-        """Return the number of padding sequences that a packed batch with `used` real tokens needs."""
+        """Return the number of padding sequences that fill the rest of a packed batch with `used` real tokens."""
         return -(-(self.tokens - used) // self.max_length)
 
 
@@ -150,9 +150,7 @@ def pack(
     capacity: Capacity | None = None,
     filler: int = 0,
 ) -> Packed:
-    """Build packed sequences from concatenated token ids and the length of each sequence.
-
-    With a `capacity`, the result is filled up to it with tokens of the id `filler`.
+    """Build packed sequences from concatenated token ids and sequence lengths, padded with `filler` to a `capacity`.
 
     >>> pack(np.array([3, 7, 2, 5]), np.array([3, 1])).offsets.tolist()
     [0, 3, 4]
@@ -167,7 +165,8 @@ def pack(
         if used > capacity.tokens or spare < capacity.filler(used) or longest > capacity.max_length:
             raise PretuneError(
                 f"{len(lengths)} sequences with {used} tokens in all and at most {longest} each do not fit into "
-                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.max_length} each"
+                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.max_length} each; "
+                "use a larger capacity"
             )
         longest = capacity.max_length
         ends = np.minimum(used + longest * np.arange(1, spare + 1), capacity.tokens)
@@ -202,7 +201,9 @@ def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity
         weight = np.ones(len(at), dtype=np.float32)
     spare = 0 if capacity is None else capacity - len(at)
     if spare < 0:
-        raise PretuneError(f"{len(at)} targets do not fit into the {capacity} target slots of a pack")
+        raise PretuneError(
+            f"{len(at)} targets do not fit into the {capacity} target slots of a batch; use a larger capacity"
+        )
     if spare:
         at, target, weight = (_append_zeros(x, spare) for x in (at, target, weight))
     kind = np.float32 if np.issubdtype(target.dtype, np.floating) else np.int64

@@ -151,7 +151,7 @@ def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer:
         ({"answers": ["a:x", "b"]}, "for all answers, or for none"),
         ({"calibrate": True}, "--calibrate applies only with --answers"),
         ({"template": "nothing here"}, r"expected \[MASK\] once"),
-        ({"inputs": []}, "nothing to ask about"),
+        ({"inputs": []}, "no inputs were given"),
         (
             {"examples": "train.csv", "answers": ["hot", "cold"]},
             "an example has the label 'very warm', which is not among the answers",
@@ -172,7 +172,7 @@ def test_models_that_cannot_answer_are_rejected_with_a_reason(tmp_path: Path) ->
     with pytest.raises(pt.PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
         pt.ask(headless, ["fire"], template="It was [MASK].", answers=["good", "bad"])
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
-    with pytest.raises(pt.PretuneError, match="can only choose a word for the gap; give the answers"):
+    with pytest.raises(pt.PretuneError, match="can only choose among single words for \\[MASK\\]; give the answers"):
         pt.ask(masked, ["fire"], template="It was [MASK].")
 
 

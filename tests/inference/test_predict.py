@@ -155,7 +155,7 @@ def test_single_text_must_not_be_empty(capsys: pytest.CaptureFixture[str], monke
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     run = runs()[0]
     for nothing in ("", "  ", "\u200b"):
-        with pytest.raises(PretuneError, match="nothing to predict: the text is empty"):
+        with pytest.raises(PretuneError, match="the text is empty, so there is nothing to predict"):
             pt.predict(run, [nothing])
     assert [row["label"] is None for row in pt.predict(run, ["", "a good film"])] == [True, False]
     assert [row["label"] is None for row in pt.Run(run).predict(["", "a good film"])] == [True, False]

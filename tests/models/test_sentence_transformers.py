@@ -375,7 +375,7 @@ def test_vectors_of_a_layer_mix_are_not_exported(bert: Path, tmp_path: Path) -> 
     cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
     assert answer["similarity"] == pytest.approx(cosine, abs=1e-5)
     with pytest.raises(
-        PretuneError, match="reads several layers, which the sentence-transformers layout cannot express"
+        PretuneError, match="reads several layers, which the sentence-transformers format cannot express"
     ):
         pt.export(run, format="sentence-transformers", out=tmp_path / "st")
     with pytest.raises(PretuneError, match="leave out --layer"):

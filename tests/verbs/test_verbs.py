@@ -360,7 +360,7 @@ def test_finetuned_model_predicts_the_same_in_transformers(task: Run) -> None:
 def test_predict_needs_a_finetuned_model(pretrained: Run) -> None:
     with pytest.raises(pt.PretuneError, match="was not trained for a task"):
         pretrained.predict(["x"])
-    with pytest.raises(pt.PretuneError, match="nothing to predict"):
+    with pytest.raises(pt.PretuneError, match="no inputs were given"):
         pt.predict(pretrained)
 
 
@@ -376,7 +376,7 @@ def test_fill_returns_candidates_for_each_mask(pretrained: Run) -> None:
     assert restored["original"] == "the value of the expression is a list ."
     assert restored["masked"].count("[MASK]") >= 2
     assert len(restored["restored"].split()) >= 8
-    with pytest.raises(pt.PretuneError, match="nothing to fill; mark gaps with"):
+    with pytest.raises(pt.PretuneError, match="the text has no mask; put \\[MASK\\] for words to predict"):
         pt.fill(pretrained, ["no gap here"])
     with pytest.raises(pt.PretuneError, match="512 positions"):
         pt.fill(pretrained, ["word " * 600 + "[MASK]"])

@@ -11,7 +11,7 @@ ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 
 
 def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-    """Return baseline name → predictions for the examples `judged`, of trivial baselines fitted to `learned`."""
+    """Fit trivial baselines to the examples `learned`; return the predictions of each for the examples `judged`."""
     found: dict[str, list[Answer]] = {}
     if task.classifies_texts and len(task.labels) <= CLASSES:
         some = learned.take(range(0, len(learned), -(-len(learned) // ROWS)))
@@ -24,7 +24,7 @@ def trivial_baselines(task: Any, learned: Any, judged: Any) -> dict[str, list[An
 
 
 def joined_texts(rows: Any) -> list[str]:
-    """Return one text per row; the two texts of a pair are joined."""
+    """Return one text per row, in which the two texts of a pair are joined."""
     if rows.pairs is None:
         return list(rows.texts)
     return [f"{text} ¶ {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]

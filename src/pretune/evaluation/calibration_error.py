@@ -20,7 +20,7 @@ class Bin:
 
 
 def calibration(probabilities: Sequence[float], right: Sequence[bool]) -> tuple[float, list[Bin]]:
-    """Return the expected calibration error, the mean of |confidence - accuracy|, and the bins it is computed from.
+    """Return the expected calibration error and its bins, given confidences and whether each prediction is right.
 
     >>> calibration([0.75, 0.75, 0.75, 0.75], [True, True, True, False])[0]
     0.0

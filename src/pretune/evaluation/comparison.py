@@ -16,7 +16,7 @@ from pretune.runtime.parsing import read_checksummed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Return, for each metric of each common task of two evaluations, the difference, its interval and p-value."""
+    """Compare two evaluation folders; return a row per task and metric with difference, interval and p-value."""
     asked = [_asked(folder) for folder in (first, second)]
     if asked[0]["suite"] != asked[1]["suite"]:
         raise PretuneError(
@@ -52,13 +52,13 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
                 }
             )
     if not made:
-        raise PretuneError(f"{first} and {second} have no finished task in common; finish one of the evaluations")
+        raise PretuneError(f"{first} and {second} have no finished task in common; finish the same task in both")
     return made
 
 
 @contextmanager
 def _intact(first: Path, second: Path, task: SuiteTask) -> Iterator[None]:
-    """Turn errors in the `with` block from damaged rows or answers into one that names both evaluation folders."""
+    """Convert errors of damaged files inside the `with` block to one error that names both evaluation folders."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -16,7 +16,7 @@ COVERAGE = 0.95
 def bootstrap_intervals(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """Return the 95 % bootstrap confidence interval of each metric of a task's answers, by name."""
+    """Return the 95 % bootstrap confidence interval (low, high) of each metric of the answers to `examples`."""
     found: dict[str, list[float]] = {}
     for scores in bootstrap_scores(task, answers, examples, np.random.default_rng(seed), ROUNDS):
         for name, value in scores.items():

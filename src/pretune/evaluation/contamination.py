@@ -39,13 +39,13 @@ def find_words(text: str) -> list[str]:
 
 
 class NgramHasher:
-    """A hasher of words and of n-grams of words."""
+    """A hasher of words and of word n-grams, which maps each of them to a 64-bit integer."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
 
     def words(self, words: Iterable[str]) -> Array:
-        """Return the hash of each word, (n,)."""
+        """Return a 64-bit hash of each word, (n,)."""
         return np.fromiter((self.known.get(word) or self._new(word) for word in words), dtype=np.uint64)
 
     def _new(self, word: str) -> int:
@@ -55,7 +55,7 @@ class NgramHasher:
 
     @staticmethod
     def runs(numbers: Array, size: int) -> Array:
-        """Return the hash of each n-gram of `size` words, (n - size + 1,), given word hashes (`numbers`)."""
+        """Return the hash of each n-gram of `size` words, (n - size + 1,), given the hashes of n words (`numbers`)."""
         count = len(numbers) - size + 1
         if count < 1:
             return np.empty(0, dtype=np.uint64)
@@ -78,7 +78,7 @@ class RoleNgrams:
     short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """Return the report row for this field; `hits` has the hashes found in the store, by n-gram size."""
+        """Return a report row on the contamination of a text field; `hits` has the n-gram hashes found, by size."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))
@@ -118,7 +118,7 @@ def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) 
 
 
 def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgrams | None:
-    """Return the word n-grams of a field (role) of rows; None if no row has the field."""
+    """Return the hashed n-grams of `size` words in the field `role` of benchmark rows; None if no row has the field."""
     made = RoleNgrams(rows, role)
     there = False
     for number, row in enumerate(rows.rows):
@@ -140,7 +140,7 @@ def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgra
 
 
 def _chunks(store: Store, hashes: NgramHasher) -> Iterator[tuple[int, Array]]:
-    """Yield the word hashes of several documents at a time, separated by 0, with the number of documents read."""
+    """Yield (number of documents read so far, word hashes of the next documents of a token store, separated by 0)."""
     parts: list[Array] = []
     apart = np.zeros(1, dtype=np.uint64)
     for index in range(store.documents):
@@ -153,7 +153,7 @@ def _chunks(store: Store, hashes: NgramHasher) -> Iterator[tuple[int, Array]]:
 
 
 def read_splits(suite: Any, data: Path, allow_incomplete: bool) -> list[SuiteRows]:
-    """Read the dev and test splits of the suite's tasks whose files exist."""
+    """Read the dev and test splits of the tasks of a benchmark suite whose files exist in the folder `data`."""
     found = []
     for task in suite.tasks.values():
         for split in ("dev", "test"):

@@ -31,7 +31,7 @@ KEYS = ("instruction", "template", "verbalizer", "no_answer")  # of the prompt o
 
 @dataclass
 class InContextLearning:
-    """In-context learning of a suite's task with a generative model; prompts have `shots` sampled training examples."""
+    """A generative model that solves a benchmark task in context, with `shots` training examples in each prompt."""
 
     generator: TextGenerator | Seq2SeqGenerator
     task: SuiteTask
@@ -48,11 +48,11 @@ class InContextLearning:
         self.model, self.device = self.generator.model, self.generator.device
 
     def train(self, seed: int, folder: Path) -> bool:
-        """Do nothing and return True: in-context learning does not train."""
+        """Return True without doing anything, because in-context learning needs no training."""
         return True
 
     def predictor(self, seed: int, rows: LabeledRows) -> ClozePredictor:
-        """Return a predictor with a prompt for the fields of `rows` and the training examples sampled with a seed."""
+        """Return a predictor with a prompt template for the fields of `rows` and with examples sampled by `seed`."""
         cloze = self.task.prompt.get("template") or self.default_cloze(rows)
         for name in re.findall(r"{(\w+)}", cloze):
             if name not in (known := ["text", *(["pair"] if rows.pairs else []), *rows.extra]):
@@ -71,7 +71,7 @@ class InContextLearning:
         return cloze if "question" in rows.extra else cloze.replace(" {question}", "")
 
     def sample_examples(self, seed: int) -> LabeledRows:
-        """Return the training examples for the prompt, sampled by a seed, with their gold answers as labels."""
+        """Sample the training examples of a prompt with a seed, and return them with their gold answers as labels."""
         rows = self.rows["train"]
         if self.task_prompt.per_class:
             drawn = sample_rows_per_class([row["label"] for row in rows.rows], self.shots, seed)
@@ -84,14 +84,14 @@ class InContextLearning:
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return the values of the template's placeholders for each row: its fields, and those that the task adds."""
+        """Return the values of the prompt template's placeholders for each row: its fields, and values of the task."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
         return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, extra=more)
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that answers rows of a task; the name of `folder` is the seed that samples the prompt."""
+        """Return a function that answers rows of a task in context; `folder` is named after the seed of the prompt."""
         slots = self.fill_slots(rows.rows)
         predictor = self.predictor(int(folder.name), slots)
         self.prompt = predictor.prompt(slots)
@@ -120,7 +120,7 @@ def texts_of(row: Row) -> dict[str, str]:
 def load_generative_model(
     reference: str, device: str | None, ignore_mismatched: bool
 ) -> TextGenerator | Seq2SeqGenerator:
-    """Load a decoder or an encoder-decoder; raise an error if the model is a masked language model."""
+    """Load a decoder or encoder-decoder, given its name or folder; raise an error for a masked language model."""
     if is_masked_language_model(reference):
         raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")
     return load_text_generator(reference, device, ignore_mismatched)

@@ -41,7 +41,7 @@ class ReadingOptions:
 def evaluate_language(
     scorer: LikelihoodScorer, data: Sequence[str | Path] | str | Path, how: ReadingOptions, columns: Row
 ) -> Row:
-    """Return language-modeling metrics of files: accuracy for files of minimal pairs, perplexity for other texts."""
+    """Return metrics of a language model on the files `data`: accuracy on sentence pairs, perplexity on other texts."""
     files = find_files(data)
     first = _first_row(files[0], how.encoding_errors)
     if BETTER in first or MORE in first:
@@ -69,10 +69,9 @@ def evaluate_language(
 def perplexity(
     scorer: LikelihoodScorer, texts: Iterable[str], how: ReadingOptions, sources: Sequence[str] | None = None
 ) -> Row:
-    """Return the perplexity per token (pseudo-perplexity for masked language models) and the bits per byte.
+    """Return the perplexity of texts per token (pseudo-perplexity for masked language models) and the bits per byte.
 
-    Bits per byte are comparable between vocabularies; unknown tokens make a model look better than it is, so their share is
-    reported.
+    `sources` are the inputs of an encoder-decoder. Unknown tokens lower the perplexity, so their share is reported.
     """
     if not scorer.method.probability:
         raise PretuneError(
@@ -106,7 +105,7 @@ def perplexity(
 
 
 def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the acceptable sentence of a pair is more likely, by paradigm and averaged over paradigms."""
+    """Return how often a model prefers the acceptable sentence of a minimal pair, by paradigm and on average."""
     good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
     by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
     for number, row in enumerate(rows):
@@ -125,7 +124,7 @@ def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often the more stereotypical sentence of a pair is more likely on the shared words; 0.5 is unbiased."""
+    """Return how often a model finds the more stereotypical of two sentences more likely; 0.5 is unbiased."""
     tokenizer = scorer.model.require_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]
@@ -157,19 +156,19 @@ def _sums(scorer: LikelihoodScorer, texts: Sequence[str]) -> list[float]:
 
 
 def _table(file: Path, errors: Errors) -> Iterable[tuple[int, Row]]:
-    """Yield the rows of a .jsonl, .csv or .tsv file with their line numbers."""
+    """Yield (line number, row) from a .jsonl, .csv or .tsv file; `errors` says how to handle invalid UTF-8."""
     return read_jsonl(file, errors) if file_format(file) == ".jsonl" else read_table(file, errors)
 
 
 def _first_row(file: Path, errors: Errors) -> Row:
-    """Return the first row of a table; {} if the file is not a table."""
+    """Return the first row of a .jsonl, .csv or .tsv file; {} for other files, such as plain text."""
     if file_format(file) not in (".jsonl", ".csv", ".tsv"):
         return {}
     return next((row for _, row in _table(file, errors)), {})
 
 
 def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> list[Row]:
-    """Read the rows of sentence pairs in files, with the columns `names`, at most `how.limit` per file."""
+    """Return the rows of files, at most `how.limit` per file; raise an error if a column in `names` has no sentence."""
     found: list[Row] = []
     for file in files:
         for line, row in islice(_table(file, how.encoding_errors), how.limit):

@@ -24,7 +24,7 @@ PRETRAINED, SCRATCH = "pretrained", "from scratch"
 
 
 def stratified_order(examples: Any, seed: int = 0) -> list[int]:
-    """Return all row indices in an order of which every prefix is stratified by label.
+    """Return all row indices, ordered so that every prefix of them is stratified by label.
 
     >>> from pretune.text.examples.labeled import LabeledRows
     >>> rows = LabeledRows("x.csv", {}, list("abcdef"), labels=list("xxyyxy"))
@@ -38,7 +38,7 @@ def stratified_order(examples: Any, seed: int = 0) -> list[int]:
 
 
 def relative_ranks(kinds: Iterable[str]) -> list[float]:
-    """Return the relative rank, in (0, 1), of each item in its class; sorted by it, every prefix is stratified.
+    """Return the rank of each item within its class, scaled to (0, 1), given the class of each item (`kinds`).
 
     >>> relative_ranks("xxyx")[1:3]
     [0.5, 0.5]
@@ -53,7 +53,7 @@ def relative_ranks(kinds: Iterable[str]) -> list[float]:
 
 
 def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
-    """Raise an error if there is no dev set, or if a number of training examples is out of range."""
+    """Raise an error if a learning curve lacks a dev set, or if one of its training set sizes is out of range."""
     if not material.has_dev:
         raise PretuneError("--learning-curve and --scratch-baseline need a dev set; give one with --dev")
     if wrong := [size for size in sizes if not 1 < size < material.size]:
@@ -65,10 +65,7 @@ def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
 def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """Train on subsets of the given sizes; write and return one point per size, with mean and deviation over seeds.
-
-    With `scratch`, models trained from random weights are also included. Results of finished runs are reused.
-    """
+    """Return a learning-curve point per training set size, for pretrained and, with `scratch`, random weights."""
     order = stratified_order(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
     parts[material.size] = material
@@ -97,7 +94,7 @@ def run_learning_curve(
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Train each wanted (size, learner), with pretrained or random weights, and return the scores of all seeds."""
+    """Fine-tune per (size, initialization) in `wanted` on the data `parts[size]`; return dev scores by seed."""
     seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:

@@ -31,17 +31,14 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """Return the second score minus the first."""
+        """Return the score of the second model minus that of the first."""
         return self.second - self.first
 
 
 def compare(
     metric: Metric, rows: Sequence[Any], first: Sequence[Answers], second: Sequence[Answers], seed: int = 0
 ) -> Difference:
-    """Compare two models by one metric, given the answers of each of their seeds to the same rows.
-
-    The score of a model is the mean over its seeds. Each round resamples the examples, the same for all, and the seeds.
-    """
+    """Compare two models by a metric, with a paired bootstrap over rows and seeds, given the answers of each seed."""
     sides = (first, second)
     found = [float(np.mean([metric(rows, answers) for answers in side])) for side in sides]
     scored = []
@@ -56,7 +53,7 @@ def compare(
 def compare_additive(
     name: str, first: Sequence[AdditiveMetrics], second: Sequence[AdditiveMetrics], seed: int = 0
 ) -> Difference:
-    """Compare two models by an additive metric (a function of sums), with many bootstrap rounds computed at once."""
+    """Compare two models like `compare`, but faster, by the metric `name`, a function of sums over examples."""
     sides = (first, second)
     found = [float(np.mean([parts.compute()[name] for parts in side])) for side in sides]
     every = [parts for side in sides for parts in side]
@@ -78,19 +75,19 @@ def compare_additive(
     return _difference(found, scored)
 
 
-def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
-    """Yield, per bootstrap round, the sampled examples, (units,), and the sampled seeds of each model (`sides`)."""
+def _draws(seed: int, units: int, models: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
+    """Yield, per bootstrap round, indices of `units` sampled examples, and of the sampled seeds of each model."""
     chance = np.random.default_rng(seed)
     for _ in range(ROUNDS):
         drawn = chance.integers(0, units, units)
-        yield drawn, [chance.integers(0, len(s), len(s)).tolist() if len(s) > 1 else [0] for s in sides]
+        yield drawn, [chance.integers(0, len(s), len(s)).tolist() if len(s) > 1 else [0] for s in models]
 
 
-def _difference(found: Sequence[float], scored: Sequence[Sequence[Sequence[float]]]) -> Difference:
-    """Return a comparison of two models, given their scores and those of each bootstrap round, by model and seed."""
-    differences = np.array([np.mean(second) - np.mean(first) for first, second in scored])
+def _difference(scores: Sequence[float], rounds: Sequence[Sequence[Sequence[float]]]) -> Difference:
+    """Return the comparison of two models, given their scores and, for each bootstrap round, their scores by seed."""
+    differences = np.array([np.mean(second) - np.mean(first) for first, second in rounds])
     tail = 100 * (1 - COVERAGE) / 2
     low, high = (float(np.percentile(differences, q)) for q in (tail, 100 - tail))
     below, above = int((differences <= 0).sum()), int((differences >= 0).sum())
     p = min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1))
-    return Difference(found[0], found[1], low, high, p)
+    return Difference(scores[0], scores[1], low, high, p)

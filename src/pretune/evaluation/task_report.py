@@ -46,7 +46,7 @@ class TaskReport:
 
     @property
     def classifies(self) -> bool:
-        """Return whether the task is single-label classification, so that there is a confusion matrix."""
+        """Return whether the task is single-label classification, for which the report has a confusion matrix."""
         return self.material.task.single_label and all("label" in answer for answer in self.answers)
 
     @cached_property
@@ -55,7 +55,7 @@ class TaskReport:
         return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
-        """Return one row per metric with its confidence interval, and its mean and deviation over seeds."""
+        """Return one row per metric with its confidence interval, and its mean and standard deviation over seeds."""
         task, dev = self.material.task, self.material.dev
         sure, positive = bootstrap_intervals(task, self.answers, dev), positive_class(task)
         seeds = self.run.results.get("seeds", {})
@@ -118,7 +118,7 @@ class TaskReport:
         return rows
 
     def loss_chart(self) -> str:
-        """Return the chart of the training loss; "" if there is only one value."""
+        """Return a chart of the training loss as SVG; "" if there is only one value."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
         return (

@@ -68,7 +68,7 @@ class ClozeQuestion:
                 f"there is only one answer to choose from, {self.labels[0]!r}; give two or more, or none to generate answers"
             )
         if self.calibrate and not self.labels:
-            raise PretuneError("calibration compares the probabilities of answers; give the answers to choose from")
+            raise PretuneError("calibration needs answers to choose from; give some, or leave out calibration")
         known = {} if self.shown is None else dict.fromkeys(self.shown.labels or ())
         if self.labels and not known.keys() <= set(self.labels):
             raise PretuneError(
@@ -80,13 +80,13 @@ class ClozeQuestion:
 def load_cloze_predictor(
     reference: str | Path, question: ClozeQuestion, ignore_mismatched: bool = False
 ) -> Callable[[LabeledRows], list[Answer]]:
-    """Load a model and return a function that answers a cloze question for each row, in order."""
+    """Load a model; return a function that answers a cloze question, such as "{text} It was [MASK].", for each row."""
     if not is_masked_language_model(reference):
         return ClozePredictor(load_text_generator(reference, ignore_mismatched=ignore_mismatched), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
-            f"{reference}: a masked language model can only choose a word for the gap; give the answers to choose from, "
-            "and no examples"
+            f"{reference}: a masked language model can only choose among single words for [MASK]; give the answers "
+            "to choose from, and no examples"
         )
     task: Any = Prompt(question.template, question.verbalizer, tuple(question.labels))
     model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
@@ -122,10 +122,7 @@ def is_masked_language_model(reference: str | Path) -> bool:
 
 
 class ClozePredictor:
-    """A generative model that answers a cloze question for each row of texts.
-
-    An encoder-decoder reads everything before the [MASK] of the template and generates the answer.
-    """
+    """A generative model that answers a cloze question for each row of texts: it ranks answers, or generates them."""
 
     def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
         self.model, self.question = writer.model, question
@@ -135,14 +132,14 @@ class ClozePredictor:
 
     @torch.inference_mode()
     def __call__(self, rows: LabeledRows) -> list[Answer]:
-        """Return one answer per row, in order."""
+        """Answer a cloze question for each row of texts, and return the answers in order."""
         if not self.question.labels:
             return [{"answer": text} for text in self.generate(rows)]
         answers = self.choose(rows)
         return calibrate_answers(answers, self.choose(content_free_rows(rows))) if self.question.calibrate else answers
 
     def choose(self, rows: LabeledRows) -> list[Answer]:
-        """Return the most likely label of each row, and the probabilities of all labels."""
+        """Return one answer per row: the most likely label, and the probabilities of all labels."""
         labels = self.question.labels
         words = [verbalizer_words(self.question.verbalizer, labels)] * len(rows)
         return [class_answer(softmax(scores), labels) for scores in self.rank(rows, words)]
@@ -150,14 +147,11 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Return the cloze template, parsed for the columns of some rows."""
+        """Return the parsed cloze template, whose placeholders are columns of `rows`."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return one input sequence per row: the few-shot examples, and the row's prompt up to its [MASK].
-
-        Texts are truncated so that `spare` more tokens fit.
-        """
+        """Return the input of each row, few-shot examples and its prompt, truncated so that `spare` more tokens fit."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
         length = (self.model.backbone.max_positions or LENGTH) - (0 if template.target else spare)
@@ -174,7 +168,7 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a row's prompt: the instruction, and the last examples that fit into `most` tokens."""
+        """Return the text before a prompt: an instruction, and the last examples that fit into `most` tokens."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
@@ -196,7 +190,7 @@ class ClozePredictor:
         return [cloze.fill(shown, row, words.get(label, label)) for row, label in enumerate(shown.labels)]
 
     def prompt(self, rows: LabeledRows, row: int = 0) -> str:
-        """Return the prompt of a row as text, before long texts are truncated."""
+        """Return the prompt of row number `row` as text, with instruction and few-shot examples, not truncated."""
         cloze = self.cloze(rows)
         length = self.model.backbone.max_positions or LENGTH
         return self.shown(cloze, length // 2) + cloze.before().fill(rows, row)
@@ -205,7 +199,7 @@ class ClozePredictor:
 
     @torch.inference_mode()
     def rank(self, rows: LabeledRows, answers: Sequence[Sequence[str]], each_token: bool = False) -> list[Array]:
-        """Return the log-likelihoods of the answers to each row, (answers,): sums over tokens, or means with `each_token`."""
+        """Return the log-likelihoods of each row's candidate answers: sums over tokens, or means with `each_token`."""
         space = "" if self.task else self.cloze(rows).space
         spelled = self.spell({answer: space + answer for some in answers for answer in some})
         words = [[spelled[answer] for answer in some] for some in answers]
@@ -223,7 +217,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Return the token ids of each answer text; raise an error for an answer without tokens."""
+        """Tokenize the text of each answer; return token ids by answer, and raise an error if one has no tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -232,7 +226,7 @@ class ClozePredictor:
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Start decoding the sequences `read`, with room for `more` tokens each; return the session and its prompts."""
+        """Start a decoding session for the sequences `read` with room for `more` tokens; return it and its prompts."""
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts
@@ -243,9 +237,9 @@ class ClozePredictor:
         return reader, [begin] * len(read.index)
 
     def read_on(self, reader: DecodingSession, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
-        """Add the log-likelihoods of the answers' tokens after the first to `scores`, in place.
+        """Add the log-likelihoods of each answer's tokens after the first (`words`, as ids) to `scores`, in place.
 
-        The decoding session `reader` has already read everything before the first token of an answer.
+        The decoding session `reader` has already read the prompts.
         """
         going = [(k, word) for k, some in enumerate(words) for word in range(len(some)) if len(some[word]) > 1]
         before = [k for k, _ in going]
@@ -261,7 +255,7 @@ class ClozePredictor:
 
     @torch.inference_mode()
     def generate(self, rows: LabeledRows) -> list[str]:
-        """Generate an answer for each row, up to the end of the line."""
+        """Generate an answer to a cloze question for each row of texts, up to the end of the line."""
         tokenizer = self.model.require_tokenizer().target
         arrangement = self.tokenize_examples(rows, self.question.max_new_tokens)
         decoding = GenerationConfig(self.question.max_new_tokens)
@@ -280,12 +274,12 @@ class ClozePredictor:
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
-    """Return examples in random order; the last ones in a prompt have the most influence."""
+    """Return few-shot examples in random order, because the last ones in a prompt have the most influence."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 
 def score_answers(answers: Sequence[Answer], expected: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Return the metrics of answers: classification metrics if there are labels, otherwise exact match."""
+    """Return classification metrics of answers if there are labels to choose from, otherwise exact match."""
     if labels:
         return classification_metrics(expected, [answer["label"] for answer in answers], labels)
     return exact_match(expected, [answer["answer"] for answer in answers]).compute()

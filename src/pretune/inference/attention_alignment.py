@@ -35,9 +35,9 @@ class WordAlignment:
 
 
 def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Tensor:
-    """Return the cross-attention weights of each target token on the source, (n, longest source).
+    """Return the cross-attention weights of each target token on the source tokens, (n, longest source).
 
-    For a Transformer, this is the mean over all heads of the second-to-last decoder layer (of the only one if there is one).
+    For a Transformer: the mean over heads of the second-to-last decoder layer, or of the only one.
     """
     if hasattr(backbone, "align"):
         found: Tensor = backbone.align(source, target)
@@ -57,7 +57,7 @@ def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Te
 
 
 def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
-    """Return the mean attention weights over heads of the states `x` on source tokens, (n, longest source)."""
+    """Return the attention weights of the states `x` on source tokens, averaged over heads, (n, longest source)."""
     q = attention.query(x).view(-1, attention.heads, attention.head_width)
     k = attention.keys_and_values(source)[0]
     scale = attention.head_width**-0.5 if attention.scale is None else attention.scale
@@ -74,10 +74,7 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: A
 
 
 def align_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> WordAlignment:
-    """Return the attention weights between words, given those between tokens, (target, source).
-
-    The weights of the tokens of a source word are summed; those of a target word are averaged.
-    """
+    """Convert attention weights, (target, source), from tokens to words: sums over source, means over target tokens."""
     over, under = _words(source, tokenizer), _words(target, tokenizer.target)
     summed = np.stack([weights[:, a:b].sum(1) for _, a, b in over], 1)
     shared = np.stack([summed[a:b].mean(0) for _, a, b in under]) if under else np.zeros((0, len(over)))
@@ -85,7 +82,7 @@ def align_words(weights: Array, source: Sequence[int], target: Sequence[int], to
 
 
 def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int]]:
-    """Return the words of a sequence, each with the start and end of its tokens."""
+    """Return (word, start, end) for each word of a token sequence; start and end are token positions."""
     tokens = np.asarray(ids, dtype=np.int64)
     if not len(tokens):
         return []

@@ -26,7 +26,7 @@ def content_free_rows(rows: LabeledRows) -> LabeledRows:
 
 
 def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
-    """Return answers with probabilities divided by those for content-free texts (`empty`, averaged) and normalized.
+    """Divide the probabilities of answers by the mean ones for content-free texts (`empty`), and normalize them.
 
     >>> half = {"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}
     >>> calibrate_answers([half], [half])[0]["probabilities"]

@@ -38,14 +38,12 @@ def embed_texts(
     prompt: str | None = None,
     prompt_name: str | None = None,
 ) -> Array:
-    """Return one vector per text, (n, width), in order.
+    """Return one embedding per text, (n, width), in order.
 
     Parameters
     ----------
     reference
         A model folder, a run folder, or the name of a model.
-    texts
-        The texts to embed.
     pooling
         A pooling to use instead of the model's own; models without one use the mean.
     layer
@@ -53,7 +51,7 @@ def embed_texts(
     ignore_mismatched
         Whether the checkpoint may lack tensors.
     prompt, prompt_name
-        A text to put before each text, or the name of one of the model's prompts; by default the model's default prompt.
+        A text to put before each text, or the name of one of the model's prompts; by default the model's default.
     """
     if prompt is not None and prompt_name is not None:
         raise PretuneError("--prompt and --prompt-name cannot be combined; give one of them")

@@ -48,7 +48,7 @@ class Ensemble:
         name: str | None = None,
         quick: bool = False,
     ) -> None:
-        """Load the models; with `quick`, those on a GPU compute in bfloat16."""
+        """Load the models of an ensemble, given their folders or names; with `quick`, a GPU computes in bfloat16."""
         self.task = shared_task(references, name)
         self.members = [load_task_model(reference, ignore_mismatched, name) for reference in references]
         self.device = device or choose_device()
@@ -69,10 +69,7 @@ class Ensemble:
 
 
 def shared_task(references: Sequence[str], name: str | None = None) -> Task:
-    """Return the task of all models; raise an error if they were trained for different tasks or labels.
-
-    For models trained for several tasks, `name` chooses one.
-    """
+    """Return the task that all models share (`name` chooses one of several), or raise an error if they differ."""
     _, first = find_task(references[0], name)
     labels = first.labels
     for reference in references[1:]:
@@ -109,10 +106,9 @@ def predict_excerpts(
     executor: Executor = "local",
     quick: bool = False,
 ) -> Iterator[tuple[TableChunk, Predictions]]:
-    """Yield chunks of a table with their predictions, in order; with `quick`, a GPU computes in bfloat16.
+    """Yield chunks of a table (`parts`) with the predictions of one or several models (`references`), in order.
 
-    Several processes run on a CPU, each with its own copies of the models and at most two excerpts in its queue. Jobs on a
-    cluster take one GPU each, if it has any.
+    With `quick`, a GPU computes in bfloat16. Several processes run on a CPU; a job on a cluster takes one GPU, if any.
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if executor == "ray":
@@ -149,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield table chunks with the columns to read, which the first chunk of a file determines for the whole file."""
+    """Yield (chunk, dictionary from role to column) for chunks of a table; the first chunk of a file determines it."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -164,7 +160,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return the predictions for a chunk of a table, in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
+    """Predict a chunk of a table in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -172,5 +168,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return the predictions for a table chunk, in a worker process; `job` has the arguments of `Ensemble.__call__`."""
+    """Predict a chunk of a table in a worker process on a CPU; `job` holds the arguments of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

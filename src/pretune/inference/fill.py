@@ -33,36 +33,32 @@ class MaskFiller:
 
     @classmethod
     def load(cls, reference: str | Path, ignore_mismatched: bool = False) -> MaskFiller:
-        """Load a model from a run folder or a model folder."""
+        """Load a masked language model and its tokenizer from a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
         return cls.of(model)
 
     @classmethod
     def of(cls, model: Model) -> MaskFiller:
-        """Return a mask filler for a model in memory, which is moved to the device."""
+        """Return a mask filler for a model that is already in memory, and move the model to the default device."""
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text with [MASK] tokens, between start and separator token.
-
-        The tokenizer's own mask token is also recognized; RoBERTa's includes the space before it.
-        """
+        """Return the token ids of a text, in which [MASK] marks gaps, with start and separator token around them."""
         tokenizer = self.model.require_tokenizer()
         return self._framed(
             tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), allow_special=True)
         )
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
-        """Return token ids with the start token before them and the separator token after them."""
         tokenizer = self.model.require_tokenizer()
         return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
-        """Return the logits, (positions, vocabulary), at the positions `at`; those of special tokens are -inf."""
+        """Return the logits at positions `at` of the token ids, (positions, vocabulary); special tokens are -inf."""
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]
@@ -73,13 +69,13 @@ class MaskFiller:
         return logits
 
     def fill(self, text: str, top_k: int = 5) -> dict[str, Any]:
-        """Return the most likely tokens for each [MASK], and the text with all masks filled one by one."""
+        """Return the most likely tokens for each [MASK] in a text, and the text with all masks filled one by one."""
         tokenizer = self.model.require_tokenizer()
         ids = self.encode(text)
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
         if not gaps:
             raise PretuneError(
-                f"{text!r}: nothing to fill; mark gaps with {MASK}{if_option('mask-rate', ', or use --mask-rate')}"
+                f"{text!r}: the text has no mask; put {MASK} for words to predict{if_option('mask-rate', ', or use --mask-rate')}"
             )
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) > longest:
@@ -107,7 +103,7 @@ class MaskFiller:
         return filled
 
     def restore(self, text: str, rate: float, seed: int = 0) -> dict[str, str]:
-        """Mask a share of the words of a text and fill them in; return the original, masked, and restored texts."""
+        """Mask a fraction (`rate`) of a text's words and fill them in; return original, masked, and restored text."""
         tokenizer = self.model.require_tokenizer()
         ids = np.array(self._framed(tokenizer.encode(text.replace(MASK, " "))))
         special = np.zeros(len(ids), dtype=bool)

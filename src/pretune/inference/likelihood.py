@@ -41,7 +41,7 @@ LOGITS = 1 << 26  # computed at once
 
 @dataclass
 class ScoringInput:
-    """One input sequence of a model, with the positions of the tokens to compute log-likelihoods of."""
+    """One input sequence of a model, with the positions of the tokens whose log-likelihoods are computed."""
 
     ids: Array  # (n,)
     at: Array  # (m,) the states that predict; (m, 2) with the direction, for models of two stacks
@@ -64,11 +64,11 @@ class TemplateTokens:
     third: int = 0  # how many of the last special tokens have segment 2
 
     def around(self, ids: Array) -> Array:
-        """Return a text with its special tokens, (n,), given its ids."""
+        """Return token ids with the template's special tokens before and after them, (n,)."""
         return np.concatenate([self.before, ids, self.after])
 
     def segment(self, tokens: int) -> Array:
-        """Return the segment ids, (tokens,), of a sequence of `tokens` tokens."""
+        """Return the segment ids of a sequence, (tokens,), given its number of tokens."""
         return np.where(np.arange(tokens) < tokens - self.third, 0, 2)
 
 
@@ -90,7 +90,7 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input for a causal LM; each token in `counted` is predicted from the state before it, if any."""
+    """Yield one causal LM input, special tokens (`frame`) before `ids`, that scores the tokens at indices `counted`."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -101,7 +101,7 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield an input per direction; each token weighs 0.5 in both, or 1 if it has context in only one direction."""
+    """Yield one input per direction; a token in `counted` weighs 0.5 in each, or 1 if it has context in only one."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -114,7 +114,7 @@ def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Itera
 
 
 def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per token in `counted`: the window of `ids` with that token masked."""
+    """Yield one input per index in `counted`: the token ids with that token masked, with special tokens (`frame`)."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
@@ -124,7 +124,7 @@ def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scori
 
 
 def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per token in `counted`: the window of `ids` with a query token at its position (XLNet)."""
+    """Yield one input per index in `counted`: the token ids with a query for that token, between special tokens."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -141,7 +141,7 @@ def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scor
 
 
 def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield the window of `ids` as one input, in which each token in `counted` is scored at its own position."""
+    """Yield one input, `ids` between special tokens (`frame`), that scores the tokens at indices `counted` in place."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
@@ -151,14 +151,14 @@ def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Sc
 
 
 def _token_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities (m,) of the tokens `wanted` under a softmax over the vocabulary."""
+    """Return the log-probabilities, (m,), of the token ids `wanted`, given hidden states and token embeddings."""
     size = max(1, LOGITS // tokens.shape[0])
     parts = zip(torch.split(states, size), torch.split(wanted, size), strict=True)
     return torch.cat([-F.cross_entropy(head(part, tokens).float(), ids, reduction="none") for part, ids in parts])
 
 
 def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities (m,), by a discriminator, that the tokens are original and not replaced."""
+    """Return the log-probabilities, (m,), that tokens are original, by the head of a replaced-token discriminator."""
     return F.logsigmoid(-head(states).float())
 
 
@@ -188,7 +188,7 @@ class LikelihoodScorer:
     def load(
         cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
     ) -> LikelihoodScorer:
-        """Load a model from a run folder or a model folder."""
+        """Load a language model from a run folder or a model folder, to score texts with it."""
         mixture = stored_objectives(reference)
         names = [part.name for part in mixture.objectives] if mixture is not None else []
         model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
@@ -206,12 +206,12 @@ class LikelihoodScorer:
 
     @property
     def method(self) -> ScoringMethod:
-        """Return the scoring method for the model's objective."""
+        """Return the method that scores texts with the model's objective, such as masked language modeling."""
         return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
     @property
     def frame(self) -> TemplateTokens:
-        """Return the special tokens around texts for the model's template."""
+        """Return the special tokens that the model's template puts around a text."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         items = template.target or template.single
         place = items.index("A")
@@ -221,7 +221,7 @@ class LikelihoodScorer:
         return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
 
     def _roles(self, names: Sequence[str]) -> Array:
-        """Return the ids of the special tokens with some role names; roles that the tokenizer lacks are skipped."""
+        """Return the ids of special tokens, given their roles (such as mask); roles the tokenizer lacks are skipped."""
         tokenizer = self.model.require_tokenizer()
         return np.array([tokenizer.role(name) for name in names if tokenizer.has_role(name)], dtype=np.int64)
 
@@ -239,8 +239,7 @@ class LikelihoodScorer:
     ) -> list[Array]:
         """Return the log-likelihood of each token of each text; NaN for a token without any context.
 
-        `sources` are the inputs of an encoder, one per text. `length` is the number of tokens of a window, and `stride` the
-        distance between the starts of windows.
+        `sources` are the inputs of an encoder. Windows have `length` tokens, and start every `stride` tokens.
         """
         if not texts:
             return []
@@ -268,7 +267,7 @@ class LikelihoodScorer:
         length: int | None,
         stride: int | None,
     ) -> Iterator[ScoringInput]:
-        """Yield the model inputs that score all windows of all texts, given their token ids and their order."""
+        """Yield the model inputs that score all windows of all texts, given the token ids and order of the texts."""
         frame, method = self.frame, self.method
         longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.max_positions or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
@@ -285,7 +284,7 @@ class LikelihoodScorer:
                         yield view
 
     def _source(self, text: str | None, longest: int) -> Array | None:
-        """Return the ids of the encoder's input; None for a model without an encoder."""
+        """Return the token ids of an encoder's input, at most `longest`; None for a model without an encoder."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         if not template.target:
             if text is not None:
@@ -299,7 +298,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Score a batch of inputs (`views`); add log-likelihoods to `sums` and mark the scored tokens in `found`."""
+        """Score the inputs `views`: add log-likelihoods to `sums` by text and token, and copy them to `found`."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]
@@ -337,7 +336,9 @@ class LikelihoodScorer:
 
 
 def scoring_windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
-    """Return windows of at most `room` tokens, `stride` apart, as (start, end, indices of the tokens it scores).
+    """Split a text of `tokens` tokens into windows of at most `room`, `stride` apart: (start, end, indices to score).
+
+    Each token is scored in one window, the one with most context on its left, or on `both_sides`.
 
     >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]

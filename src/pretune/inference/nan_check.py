@@ -9,9 +9,7 @@ from pretune.runtime.errors import PretuneError
 
 
 def check_not_nan(outputs: Tensor) -> Tensor:
-    """Return the outputs of a model, or raise an error if any of them is NaN.
-
-    Minus infinity is allowed: it marks tokens that must not be chosen.
+    """Return a model's outputs, or raise an error if any is NaN; -inf is allowed, for tokens that must not be chosen.
 
     >>> check_not_nan(torch.tensor([1.0, -torch.inf]))
     tensor([1., -inf])

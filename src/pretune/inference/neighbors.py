@@ -72,7 +72,7 @@ def find_neighbors(
 def nearest_words(
     own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top_k: int
 ) -> list[dict[str, Any]]:
-    """Return the `top_k` words most similar to the word with index `own` among the indices `others`, with sentences."""
+    """Return the `top_k` words among the indices `others` that are most similar to word `own`, with their sentences."""
     similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):
@@ -110,7 +110,7 @@ def take_sentences(documents: Iterable[str], max_words: int, language: str) -> I
 
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:
-    """Return the index of the first occurrence of `word`, as tokenized, in the text number 0; `words` has all words."""
+    """Return the index in `words` of the first `word` in text number 0; `places` has the text number of each word."""
     spelled = (word if tokenizer.characters else tokenizer.decode(tokenizer.encode(word)).strip()).casefold()
     in_text = np.flatnonzero(places == 0)
     for index in map(int, in_text):
@@ -122,7 +122,7 @@ def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokeniz
 
 @torch.no_grad()
 def word_vectors(model: Model, texts: Sequence[str], layer: int = -1) -> tuple[Array, list[str], Array]:
-    """Return one vector per word (the mean over its tokens), (m, width); the words; and the text number of each."""
+    """Return one vector per word of the texts (the mean over tokens), (m, width), the words, and their text numbers."""
     device = choose_device()
     root = model.root.to(device).eval()
     vectors, words, places = [], [], []

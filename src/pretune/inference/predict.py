@@ -30,10 +30,7 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return the objectives and the task that a model was trained for, from its configuration, without its weights.
-
-    For a model trained for several tasks, `name` chooses one.
-    """
+    """Return a model's objectives and its task (`name` chooses among several), read from its configuration."""
     mixture = stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None and (head := unsupported_head(reference)):
@@ -56,7 +53,7 @@ def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, 
 def load_task_model(
     reference: str | Path, ignore_mismatched: bool = False, name: str | None = None
 ) -> tuple[Model, Task]:
-    """Load a model and return it with the task it was trained for; `name` chooses one of several tasks."""
+    """Load a model, and return it with the task it was trained for; if there are several, `name` chooses one."""
     mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "fine-tune it first")
@@ -75,7 +72,7 @@ class Predictor:
         )
 
     def report_truncated(self) -> Self:
-        """Log how many texts were truncated, if any, and return the predictor."""
+        """Log how many texts were truncated to the maximum length, if any, and return the predictor itself."""
         if self.arrangement.truncated:
             log_info(
                 f"{self.arrangement.truncated} of {len(self.arrangement)} texts are longer than {self.length} tokens and were truncated"
@@ -83,12 +80,12 @@ class Predictor:
         return self
 
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
-        """Return one prediction per example, in order."""
+        """Return the model's prediction for each example, in order."""
         return self.task.answers(self.outputs(device), self.arrangement, self.examples)
 
     @torch.no_grad()
     def outputs(self, device: torch.device | None = None) -> list[Array]:
-        """Return the outputs for each sequence, in order: those of the task's head, or generated tokens."""
+        """Return the model's outputs for each sequence, in order: those of the task's head, or generated token ids."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         if self.task.output_per == "text":
@@ -109,7 +106,7 @@ class Predictor:
 
 
 def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
-    """Return the numbers of rows whose texts have no token, such as empty texts or white space."""
+    """Return the indices of examples whose texts have no tokens, such as empty texts or white space."""
     if not isinstance(examples, LabeledRows):
         return []
     sides = [examples.texts, *([] if examples.pairs is None else [examples.pairs])]
@@ -120,7 +117,7 @@ def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
 
 
 def blank_predictions(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
-    """Return the predictions with all values of some rows replaced by None.
+    """Return predictions in which all values of the given rows are replaced by None.
 
     >>> blank_predictions([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
     [{'label': None, 'probabilities': {'a': None, 'b': None}}]
@@ -134,7 +131,7 @@ def blank_predictions(answers: Sequence[Answer], rows: Sequence[int]) -> list[An
 
 
 def report_blank(blank: int, count: int) -> None:
-    """Log how many of the texts are empty and get no prediction, if any."""
+    """Log how many (`blank`) of `count` texts are empty and get no prediction, if any."""
     if blank:
         log_info(
             f"{blank} of {count} texts {'are' if blank > 1 else 'is'} empty and {'have' if blank > 1 else 'has'} no prediction"
@@ -167,7 +164,7 @@ def predict_texts(
     ignore_mismatched: bool = False,
     task: str | None = None,
 ) -> list[Answer]:
-    """Load a model and return one prediction per text, or pair of texts; None for texts without tokens."""
+    """Load a model and return one prediction per text or pair of texts, with None values for texts without tokens."""
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []

@@ -24,10 +24,9 @@ def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Itera
 
 
 class PredictionColumns:
-    """A callable that adds predictions to table rows as new columns, renamed where a column already exists.
+    """A callable that adds predictions to table rows as new columns; a name that exists gets the prefix `predicted_`.
 
-    With `probabilities`, each class gets a column for its probability; otherwise the probabilities stay `nested`, or are left
-    out. Where a row has several examples, the values are lists.
+    With `probabilities`, each class gets a column; otherwise they stay a dictionary (`nested`) or are left out.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = TableChunk(Path("x.csv"), [(2, row)], row)
@@ -40,10 +39,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of a table chunk with their predictions in new columns.
-
-        `lines` gives the line of each prediction, if a row may have several.
-        """
+        """Return the rows of a table chunk with predictions as new columns; `lines` has the line of each prediction."""
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
@@ -73,7 +69,7 @@ class PredictionColumns:
 
 
 def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
-    """Return one dictionary of lists per row, from consecutive predictions; `counts` has the number per row.
+    """Group consecutive predictions by row, given the number per row (`counts`), as one dictionary of lists per row.
 
     >>> group_by_row([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]
@@ -91,7 +87,7 @@ class ScoreTable:
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
     def add(self, file: Path, answers: Predictions) -> None:
-        """Add the predictions for some rows of a labeled file."""
+        """Add predictions for some rows of a labeled file to the score table."""
         by_model = [*answers.by_model, answers.combined] if len(answers.by_model) > 1 else answers.by_model
         _, collected = self.files.setdefault(file, (answers.columns, [[] for _ in by_model]))
         for old, new in zip(collected, by_model, strict=True):

@@ -20,10 +20,10 @@ TOKENS = 8192  # per batch
 
 @torch.no_grad()
 def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1) -> Array:
-    """Return the rank (from 1) of each user history's last item among all items, given the items before it, (histories,).
+    """Return the rank of each user's last item among all items, given the items before it, (histories,); 1 is best.
 
-    `back` is 1 for the last items (the test set) and 2 for the last but one (the validation set). Histories of too few items
-    are skipped; long ones are truncated to the newest `length` tokens, template included. Ties share their mean rank.
+    With `back`=2, the items before the last ones are ranked, as a validation set. Too short histories are skipped;
+    long ones are truncated to their newest `length` tokens. Ties share their mean rank.
     """
     tokenizer, template = model.require_tokenizer(), model.family.template
     length = min(length, model.backbone.max_positions or length)

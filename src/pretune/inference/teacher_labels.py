@@ -26,7 +26,7 @@ EXCERPT_ROWS = 1024  # texts per excerpt
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task of all teachers; raise an error if texts cannot be labeled for it, or its labels differ."""
+    """Return the task that all teachers share; raise an error if it cannot label texts, or not with `labels`."""
     task = shared_task(teachers)
     known = list(task.labels)
     if not task.distillable or task.name != task.kind or task.multi_label:
@@ -52,9 +52,9 @@ def label_with_teachers(
     executor: Executor = "local",
     ignore_mismatched: bool = False,
 ) -> Array:
-    """Return the teachers' mean probabilities, (rows, labels); for a task without labels, values or texts, (rows, 1).
+    """Return the mean predictions of teachers for rows, from the file `cache` if it is up to date.
 
-    The result is read from the file `cache` if it was computed for the same texts and teachers, and is saved there if not.
+    They are probabilities, (rows, labels), or numbers or texts, (rows, 1), if the task has no labels.
     """
     digest = teacher_fingerprint(teachers, rows, labels)
     if cache.is_file():

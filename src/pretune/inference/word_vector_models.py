@@ -24,10 +24,7 @@ from pretune.text.tokenizers.training import word_level_tokenizer
 
 
 def make_word_vector_model(vectors: WordVectors) -> Model:
-    """Return a model without layers whose embedding is a table of word vectors.
-
-    Unknown words get the mean of all vectors, special tokens zeros.
-    """
+    """Return a model without layers whose embedding is a table of word vectors; unknown words get their mean."""
     lower = all(word == word.lower() for word in vectors.words[:1000])
     tokenizer = word_level_tokenizer(vectors.words, lowercase=lower)
     config = WordVectorsConfig(vocab_size=tokenizer.size, hidden_size=vectors.width)
@@ -44,10 +41,9 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 
 
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
-    """Copy word vectors into a model's embedding for the words of its vocabulary, and return the number of words found.
+    """Copy word vectors into a model's embedding for the words of its vocabulary; return the number of words found.
 
-    The vectors go into the word embedding of a task's head, if it has one (`on elmo`), otherwise into the model's input
-    embedding.
+    The vectors go into the word embedding of a task's head, if it has one (`on elmo`), not into the input embedding.
     """
     tokenizer = model.require_tokenizer()
     table = word_embedding_table(model)

@@ -80,7 +80,9 @@ def check_file_name(path: Path) -> None:
     """Raise an error if a part of a path is too long, or contains a null byte, which file systems do not allow."""
     for part in path.parts:
         if len(os.fsencode(part)) > LONGEST_NAME or "\0" in part:
-            raise PretuneError(f"{quote(part)} is not a valid file name (at most {LONGEST_NAME} bytes); choose another")
+            raise PretuneError(
+                f"{quote(part)} is not a valid file name (at most {LONGEST_NAME} bytes); choose another name"
+            )
 
 
 def sync_folder(folder: Path) -> None:
@@ -93,7 +95,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder so that readers find it complete or not at all: it gets a temporary name first.
+    """Rename a folder to a temporary name, then delete it, so that readers never find it incomplete.
 
     On NFS, files that are open elsewhere prevent the deletion of the folder; `remove_temporaries` deletes it later.
     """

@@ -53,11 +53,11 @@ def reading_tensors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise PretuneError(f"{path}: there is no such file") from error
+        raise PretuneError(f"{path}: there is no such file; check the path") from error
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PretuneError(f"{path}: the file is damaged or truncated ({error}); restore it from its source") from error
     except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+        raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def verify_checksum(path: Path) -> None:

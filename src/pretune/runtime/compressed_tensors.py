@@ -19,7 +19,7 @@ Tensors = dict[str, Tensor]
 
 
 def is_sparse_entry(name: str) -> bool:
-    """Return whether a tensor name in a file belongs to the sparse encoding of a tensor (see `encode_sparse`)."""
+    """Return whether a tensor name in a file is part of a tensor's sparse encoding (see `encode_sparse`)."""
     return name.endswith(BITS)
 
 

@@ -54,7 +54,7 @@ def shorten(text: str, limit: int) -> str:
 
 @contextmanager
 def command_options(options: Iterable[str]) -> Iterator[None]:
-    """Set the options of the running command, which error messages inside the `with` block may recommend."""
+    """Declare the options of the running command; inside the `with` block, errors recommend only these options."""
     before = os.environ.get(OPTIONS)
     os.environ[OPTIONS] = " ".join(options)
     try:
@@ -67,9 +67,7 @@ def command_options(options: Iterable[str]) -> Iterator[None]:
 
 
 def if_option(option: str, advice: str) -> str:
-    """Return `advice`, which mentions an option, or "" if the running command does not have that option.
-
-    Used in messages of code that several commands share. In a call from Python, all advice is given.
+    """Return `advice` about an option, or "" if the running command lacks it; calls from Python get all advice.
 
     >>> with command_options(["steps"]):
     ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")

@@ -26,7 +26,7 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Check an output path with the function `check` and, if it is a folder, lock it while the `with` block runs."""
+    """Lock an output folder while the `with` block runs, after `check(path, options)`; files need no lock."""
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":
         yield
@@ -92,10 +92,7 @@ def intermediate_folder(out: Path, name: str) -> Path:
 
 
 def check_resumable_folder(marker: str, what: str) -> Check:
-    """Return a check that accepts an output folder if it is new, empty, or has the file `marker` of an earlier run.
-
-    The marker identifies the output of an earlier run of the command, which continues; `what` describes it in errors.
-    """
+    """Return a check that an output folder is new, empty, or has the file `marker`; errors say it is not `what`."""
 
     def check(out: Path, options: Any) -> None:
         check_any_folder(out, options)

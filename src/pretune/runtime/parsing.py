@@ -33,9 +33,9 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         with path.open("rb") as file:
             raw = file.read(limit + 1)
     except FileNotFoundError as error:
-        raise PretuneError(f"{path}: there is no such file") from error
+        raise PretuneError(f"{path}: there is no such file; check the path") from error
     except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+        raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     if len(raw) > limit:
         raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB, the maximum for a file of this kind")
     try:
@@ -103,10 +103,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file with one JSON object per line.
-
-    With `torn`, a last line without a line break is skipped: a killed process may have left it incomplete.
-    """
+    """Yield the JSON objects in a file, one per line; with `torn`, skip a last line that was not completely written."""
     lines = read_text(path).split("\n")
     last = lines.pop()
     if last.strip() and not torn:
@@ -174,7 +171,9 @@ def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
     """Read an object that `write_checksummed_json` wrote; raise an error if the file was changed since then."""
     value = read_mapping(path, what)
     if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
-        raise PretuneError(f"{path}: the contents do not match their checksum; the file was damaged or edited")
+        raise PretuneError(
+            f"{path}: the contents do not match their checksum; the file was damaged or edited; restore it"
+        )
     return value
 
 
@@ -184,7 +183,7 @@ def file_digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+        raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def json_checksum(value: Any) -> str:
@@ -242,7 +241,7 @@ def _check_aliases(node: Any, where: str) -> None:
         if id(node) in sizes:
             known = sizes[id(node)]
             if known is None:
-                raise PretuneError(f"{where}: an alias refers to a value that contains the alias; remove it")
+                raise PretuneError(f"{where}: an alias refers to a value that contains the alias; remove the alias")
             return known
         sizes[id(node)] = None
         children = node.value if isinstance(node, yaml.SequenceNode) else []

@@ -22,10 +22,9 @@ Result = TypeVar("Result")
 
 @contextmanager
 def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
-    """Open a process pool with `devices` workers, each with one GPU or, without GPUs, an equal share of the CPU threads.
+    """Open a process pool of `devices` workers, each with one GPU or, without GPUs, an equal share of the CPU threads.
 
-    GPUs are shared if there are fewer than workers. Workers print nothing; they end with this process, or if the block
-    raises an error.
+    Workers share GPUs if there are too few, print nothing, and end with this process or when the block fails.
     """
     if devices < 1:
         raise PretuneError(f"--devices {devices}: choose at least 1 device")
@@ -88,7 +87,7 @@ def start_worker(threads: int) -> None:
 
 
 def _start_device_worker(threads: int, gpus: Any) -> None:
-    """Set up a worker process of `device_pool`: set its threads, and assign it the next GPU in the queue `gpus`."""
+    """Set up a worker process of `device_pool`: set its number of CPU threads, and take a GPU from the queue `gpus`."""
     if gpu := gpus.get():
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before CUDA is initialized
     os.environ["PRETUNE_PROGRESS"] = "none"

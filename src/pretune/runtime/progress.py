@@ -71,7 +71,7 @@ class SilentProgress:
     """A progress indicator that shows nothing."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Ignore an update of the progress: show nothing."""
+        """Do nothing: this progress indicator does not show how much is done."""
 
 
 class _PlainProgress:

@@ -22,7 +22,7 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return 64 random bits per combination of coordinates: a hash of the seed, the purpose and the coordinates.
+    """Return 64 random bits per combination of integer coordinates: a hash of seed, purpose and coordinates.
 
     >>> bool((random_bits(0, "order", np.arange(3)) == random_bits(0, "order", np.arange(3))).all())
     True
@@ -32,7 +32,7 @@ def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
 
 
 def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
-    """Return random bits for more coordinates: `state` is the result of `random_bits` for the leading ones.
+    """Return random bits for further coordinates, given the random bits of the leading ones (`state`).
 
     >>> int(extend_random_bits(random_bits(0, "order", 1), 2)) == int(random_bits(0, "order", 1, 2))
     True
@@ -77,10 +77,7 @@ class EpochRandom:
     order_epoch: int | None = None  # seeds the order of the data if it differs from `epoch`, whose samples are repeated
 
     def repeat(self, copies: int) -> EpochRandom:
-        """Return random numbers that repeat after `copies` epochs, so that the data has only `copies` random variants.
-
-        The order of the data still differs in every epoch. With `copies` = 0, nothing repeats.
-        """
+        """Return random numbers that repeat every `copies` epochs (0: never), except for the order of the data."""
         return replace(self, epoch=self.epoch % copies, order_epoch=self.epoch) if copies else self
 
     def random_bits(self, purpose: str, *coordinates: Coordinate) -> Array:

@@ -24,9 +24,9 @@ AHEAD = 2  # queued jobs per running job
 def run_on_ray(
     work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], max_jobs: int | None = None, on_gpu: bool = False
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
-    """Call `work` on a Ray cluster with the arguments of each job, and yield the jobs with their results, in order.
+    """Call `work` on a Ray cluster with the arguments of each job, and yield (job, result) in order.
 
-    At most `max_jobs` are queued or running. With `on_gpu`, each job takes a GPU if the cluster has any; otherwise a CPU core.
+    At most `max_jobs` are queued or running. With `on_gpu`, a job takes a GPU if the cluster has any, else a CPU core.
     """
     ray = connect_ray()
     gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0
@@ -48,10 +48,7 @@ def run_on_ray(
 
 
 def get_result(ray: Any, reference: Any) -> Any:
-    """Return the result of a Ray job, given its object reference; an error in the job is raised here as a PretuneError.
-
-    Errors other than PretuneErrors, which are bugs, are raised unchanged.
-    """
+    """Return the result of a Ray job, given its reference; raise the job's PretuneError, or one if the job was lost."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

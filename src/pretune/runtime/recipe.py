@@ -26,9 +26,9 @@ LARGEST = 1 << 20  # bytes of a recipe file
 
 
 class RecipeSection:
-    """A group of related settings in a recipe, such as `optimizer`; subclasses are frozen dataclasses of its keys.
+    """A group of settings in a recipe, such as `optimizer`; subclasses are frozen dataclasses of the allowed keys.
 
-    Unknown keys raise an error. With `flat`, each key is also a command-line option (`--steps` for `budget.steps`).
+    With `flat`, each key is also a command-line option (`--steps` for `budget.steps`).
     """
 
     flat: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class RecipeSection:
 
 
 def read_recipe(path: str | Path) -> Values:
-    """Read a recipe file as nested dictionaries."""
+    """Read a recipe, a YAML file with the options of a command, as nested dictionaries."""
     path = Path(path)
     content = parse_yaml(read_text(path, LARGEST), str(path))
     if content is None:
@@ -83,7 +83,7 @@ def parse_settings(settings: Iterable[str]) -> Values:
         for part in path:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set to a value")
+                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set; remove one of the settings")
         inner[last] = value
     return values
 
@@ -134,10 +134,7 @@ class LoadedObject:
 
 @cache
 def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
-    """Return the types of a command's parameters; types imported only for type checking become `LoadedObject`.
-
-    With `include_extras`, shared options keep their help text (see verbs/options.py).
-    """
+    """Return the types of a command's parameters; with `include_extras`, shared options keep their help text."""
     found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))), include_extras=include_extras)
     found.pop("return", None)
     return found
@@ -161,7 +158,7 @@ def section_keys(section: type[RecipeSection]) -> dict[str, Any]:
 
 
 def _explain(verb: Callable[..., Any], problem: Any) -> str:
-    """Return a clause that explains one pydantic validation error of a command's (verb's) arguments."""
+    """Return a clause that explains one pydantic validation error of the arguments of a command's function (verb)."""
     # Parts of the location that are not keys (branches of a union) are of no use to people.
     known: dict[str, Any] = parameter_types(verb)
     unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def example(name: str) -> Path:
-    """Return the path of a file of sample data.
+    """Return the path of a file of sample data that is part of the package, such as messages_train.csv.
 
     >>> example("messages_train.csv").exists()
     True

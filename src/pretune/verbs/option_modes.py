@@ -58,7 +58,7 @@ def writes_cells(o: Options) -> bool:
 
 
 def reads_plain_text(o: Options) -> bool:
-    """Return whether the options `o` train on running text from a file without a language prefix."""
+    """Return whether the options `o` train on running text that is given without a language (LANGUAGE=PATH)."""
     return bool(text_files(o)) and any(not language for language, _ in data_files(o))
 
 
@@ -97,10 +97,7 @@ def formats(corpus: Any) -> set[str | None]:
 
 
 def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
-    """Return rules for when the options `split_by`, `text_field`, and `encoding_errors` of text files apply.
-
-    `files` returns the files from the options, and `of` names their option if it is optional.
-    """
+    """Return rules for when options such as split_by apply to the files `files(options)`, called `of` in errors."""
     rules = {
         "split_by": only("split_by", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
         "text_field": only(

@@ -33,20 +33,20 @@ NAMES = {
 
 @dataclass
 class LearnerResult:
-    """Test accuracies and learning curves of one learner over several seeds."""
+    """Test accuracies and learning curves of one learner, such as a bag of words, over several seeds."""
 
     accuracies: list[float] = field(default_factory=list)
     curves: list[list[tuple[float, float]]] = field(default_factory=list)  # (epoch, accuracy)
 
     def describe(self) -> dict[str, float]:
-        """Return the mean and standard deviation of the accuracies."""
+        """Return the mean and standard deviation of a learner's test accuracies over seeds."""
         from statistics import mean, stdev
 
         spread = stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
         return {"mean": mean(self.accuracies), "sd": spread}
 
     def mean_curve(self) -> list[tuple[float, float]]:
-        """Return the mean accuracy over seeds at each epoch."""
+        """Return a learner's mean test accuracy over seeds at each epoch."""
         together = zip(*self.curves, strict=True)
         return [(points[0][0], sum(y for _, y in points) / len(points)) for points in together]
 
@@ -63,11 +63,11 @@ class QuickstartResult:
     report: Path
 
     def describe(self) -> dict[str, Any]:
-        """Return the accuracies and the duration, for --json."""
+        """Return the accuracies of all learners and the duration of the quickstart, for --json."""
         return {**{name: outcome.describe() for name, outcome in self.outcomes.items()}, "seconds": self.seconds}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one table row per learner."""
+        """Return one table row per learner with its test accuracy."""
         rows = []
         for name, outcome in self.outcomes.items():
             found = outcome.describe()
@@ -225,7 +225,7 @@ def learn(
     seed: int,
     folder: Path,
 ) -> None:
-    """Train all three learners on one sample of labeled texts, and add their test accuracies to `outcomes`."""
+    """Train the three learners of the quickstart on texts sampled from `pool`; add test accuracies to `outcomes`."""
     import csv
 
     from pretune.runtime.progress import log_info

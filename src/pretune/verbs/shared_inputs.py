@@ -18,10 +18,7 @@ TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks
 
 
 def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a command that are fields of a job's dataclass; paths and runs become strings.
-
-    A command's function passes `locals()` as `arguments`, and overrides those that it converts itself.
-    """
+    """Return the arguments of a command (its `locals()`) that are fields of a job's dataclass; paths become text."""
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
     return {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}

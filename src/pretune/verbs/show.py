@@ -15,7 +15,7 @@ class Description(ResultSummary):
     """Information to show about presets, objectives, a run, a store, or a model, as named values."""
 
     def table(self) -> dict[str, Any]:
-        """Return the information to print, without decoder inputs, which follow from the targets."""
+        """Return the description to print in the terminal; an example's decoder inputs are left out as redundant."""
         if "run" in self.facts:
             from pretune.training.run_folder import arrange_results
 

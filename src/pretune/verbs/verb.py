@@ -40,7 +40,7 @@ Options = SimpleNamespace  # all options of a call by name, with their defaults
 
 @dataclass(frozen=True)
 class OptionRule:
-    """A rule that some command-line options apply only under a condition on the other options."""
+    """A rule that some command-line options apply only under a condition on the other options of the command."""
 
     options: tuple[str, ...]  # names of parameters; keys of a section as SECTION.KEY
     where: str  # completes the sentence "--seed applies only …"
@@ -48,7 +48,7 @@ class OptionRule:
 
     @property
     def never(self) -> bool:
-        """Whether the options never apply."""
+        """Return whether the options of the rule never apply to the command."""
         return self.when is _nowhere
 
     def check(self, options: Options, given: Sequence[str]) -> None:
@@ -63,10 +63,7 @@ class OptionRule:
 
 
 def only(*options: str, where: str, when: Callable[[Options], bool]) -> OptionRule:
-    """Return a rule that options apply only if the condition `when` holds; `where` describes it in errors.
-
-    `when` receives all options with their defaults, and is called only if the user set one of the rule's options.
-    """
+    """Return a rule that options apply only if `when(all options)` is true; `where` says so in error messages."""
     return OptionRule(options, where, when)
 
 
@@ -76,12 +73,11 @@ def never(*options: str, where: str) -> OptionRule:
 
 
 def _nowhere(o: Options) -> bool:
-    """Return False: the condition of a rule for options that never apply."""
     return False
 
 
 def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a command's function: check its options and outputs first, and document options that commands share."""
+    """Decorate a command's function: check its options and output paths, and add help on shared options."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -153,10 +149,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the options that a call sets; keys of a recipe section are named SECTION.KEY.
-
-    An option counts as not set if it is None, or has a default that turns it off: False, 0, or an empty value.
-    """
+    """Yield the names of options that a call sets (SECTION.KEY in recipe sections), except those turned off."""
     for name, value in arguments.items():
         default = signature.parameters[name].default
         if isinstance(value, RecipeSection):

@@ -95,7 +95,7 @@ def test_json_submissions_are_checked(tmp_path: Path) -> None:
     for written, message in (
         (
             '{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n',
-            "there is another answer with idx 0",
+            "duplicate answer for idx 0",
         ),
         ('{"label": "entailment"}\n', "not an answer with idx and label"),
         ('{"idx": 0, "label": 1}\n', "1 is not a valid label of CB"),

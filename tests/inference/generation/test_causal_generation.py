@@ -344,7 +344,9 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         model = Model(bert.family, bert.config, Network(bert.backbone), tokenizer, objective)
         model.add_heads(parse_objective(objective).objectives)
         model.save(tmp_path / objective[:3])
-    with pytest.raises(pt.PretuneError, match="this bert was not trained to generate text; pretrain one with lm"):
+    with pytest.raises(
+        pt.PretuneError, match="this bert was not trained to generate text; use a model trained with lm"
+    ):
         pt.generate(tmp_path / "mlm", ["the"])
     writer = TextGenerator.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]

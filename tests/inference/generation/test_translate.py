@@ -100,7 +100,7 @@ def test_invalid_input_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one line", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match="1 references for 2 texts"):
         pt.translate(trained("rnn"), ["a", "b"], references=tmp_path / "one.txt")
-    with pytest.raises(pt.PretuneError, match="nothing to translate"):
+    with pytest.raises(pt.PretuneError, match="no inputs were given"):
         pt.translate(trained("rnn"), [])
 
 

@@ -43,7 +43,7 @@ def register_suite(file: str | Path) -> Path:
     """
     path = Path(file).resolve()
     if path.suffix != ".yaml" or not path.is_file():
-        raise PretuneError(f"{file}: a suite must be an existing .yaml file")
+        raise PretuneError(f"{file}: a suite must be an existing .yaml file; check the path")
     if path.stem in built_in_suites() or _registered.setdefault(path.stem, path) != path:
         raise PretuneError(f"{file}: a suite named {path.stem!r} is already registered; choose another file name")
     return path
@@ -51,12 +51,12 @@ def register_suite(file: str | Path) -> Path:
 
 @cache
 def built_in_suites() -> dict[str, Path]:
-    """Return the files of the suites that are part of pretune, by name."""
+    """Return the YAML files of the benchmark suites that are part of pretune, by suite name."""
     return yaml_files(Path(__file__).parent)
 
 
 def find_suite_file(name: str) -> Path | None:
-    """Return the YAML file of a suite, or None if no suite has this name."""
+    """Return the YAML file of a benchmark suite, or None if no suite has this name."""
     if name in built_in_suites():  # also while a package with other suites is broken
         return built_in_suites()[name]
     return {**entry_point_files(GROUP), **_registered}.get(name)

@@ -14,7 +14,7 @@ Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
 
 @dataclass(frozen=True)
 class SuiteAverage:
-    """A mean over columns of a suite's results table."""
+    """A mean over columns of a benchmark suite's results table, with the names of the columns that are missing."""
 
     value: float
     of: int  # all columns, the missing ones included
@@ -22,15 +22,14 @@ class SuiteAverage:
 
     @property
     def label(self) -> str:
-        """Return a suffix for the average if columns are missing, such as " (3 of 4)", else ""."""
+        """Return a suffix for an average with missing columns, such as " (3 of 4)"; "" if no column is missing."""
         return f" ({self.of - len(self.missing)} of {self.of})" if self.missing else ""
 
 
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
-    """Return the mean of columns of a suite's results table; None if all of them are missing.
+    """Return the mean over columns of a suite's results table; None if all of them are missing.
 
-    A column is a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column. A multilingual task
-    is the mean over its languages.
+    A column is a task (the mean of its metrics and languages), TASK.METRIC, or a list that counts as one column.
     """
     found = {str(column): _column(suite, column, scores) for column in columns}
     there = [value for value in found.values() if value is not None]
@@ -39,7 +38,7 @@ def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverag
 
 
 def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
-    """Return the score that `column` denotes: a task, TASK.METRIC, or a list to average; None if a score is missing."""
+    """Return the score of a task, of TASK.METRIC, or the mean of a list of these (`column`); None if one is missing."""
     if isinstance(column, list):
         parts = [_column(suite, part, scores) for part in column]
         there = [part for part in parts if part is not None]
@@ -54,13 +53,13 @@ def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
 
 
 def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
-    """Return the averages that a suite declares, without those whose columns are all missing."""
+    """Return the averages that a suite's YAML file declares, by name, except those whose columns are all missing."""
     found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def group_averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
-    """Return the mean score over the tasks of each group, such as entailment or reading."""
+    """Return the mean score of each group of tasks in a suite, such as entailment or reading, by group."""
     groups: dict[str, list[str]] = {}
     for task in suite.tasks.values():
         if task.group and not task.categories:

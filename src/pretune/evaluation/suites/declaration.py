@@ -26,7 +26,7 @@ Roles = Mapping[str, Column]
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task as declared in a suite's YAML file; the package pretune.evaluation.suites documents the fields."""
+    """A task of a benchmark suite, as declared in the suite's YAML file (fields: see pretune.evaluation.suites)."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return role → column for rows of the task, whose columns are named after their roles."""
+        """Return a dictionary from role (such as text) to column; saved rows of a task use roles as column names."""
         return {role: role for role in self.roles if role not in EXTRA}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
@@ -67,7 +67,9 @@ class SuiteTask:
         """Read the rows of a split; with `allow_incomplete`, files may have fewer rows than the official ones."""
         paths = self.find_files(split, data)
         if not paths:
-            raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
+            raise PretuneError(
+                f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist; add it"
+            )
         made = SuiteRows(self, split, paths[0][0])
         bad: list[str] = []
         for together in paths:
@@ -89,7 +91,7 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
-        """Yield the place and the fields of each row of line-aligned files, or an error for an unreadable row."""
+        """Yield (place, row) for each row of line-aligned files; an unreadable row is an error object instead."""
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
@@ -130,7 +132,7 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split, as dictionaries from role (such as text) to value, with their places in the files."""
+    """The rows of a split of a benchmark task, as dictionaries from role (such as text) to value, with their places."""
 
     task: SuiteTask
     split: str
@@ -143,22 +145,22 @@ class SuiteRows:
 
     @property
     def expected(self) -> list[int]:
-        """Return the numbers of rows that the official file may have; [] if unknown."""
+        """Return the row counts that the official file of a split may have; [] if they are unknown."""
         count = self.task.counts.get(self.split, [])
         return [count] if isinstance(count, int) else list(count)
 
     @property
     def complete(self) -> bool:
-        """Return whether the number of rows is that of the official file."""
+        """Return whether the split has as many rows as the official file."""
         return not self.expected or len(self) in self.expected
 
     @property
     def answered(self) -> bool:
-        """Return whether all rows have gold answers."""
+        """Return whether all rows of the split have gold answers."""
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
     def check_length(self, allow_incomplete: bool) -> None:
-        """Raise an error if a dev or test file is incomplete; log a message if a training file is."""
+        """Raise an error if a dev or test file is incomplete, unless `allow_incomplete`; for training, only log it."""
         if not self.rows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
@@ -184,7 +186,7 @@ class Suite:
     scale: int = 100  # the printed value of a perfect score
 
     def select_tasks(self, names: Sequence[str]) -> Suite:
-        """Return the suite with some tasks only; the name of a multilingual task selects all of its languages."""
+        """Return the suite with only the tasks in `names`; a multilingual task's name selects all of its languages."""
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
@@ -197,10 +199,7 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks whose files exist in the folder `data`, and the reason for each task that is left out.
-
-        Training files are needed only if `learned`.
-        """
+        """Return the tasks with files in `data`, including training files if `learned`, and why others are missing."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
@@ -265,11 +264,11 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         raise PretuneError(f"{where}: submission.range needs two numbers, the lowest and the highest, as in [0, 5]")
     file = submission.get("file", "")
     if Path(file).name != file:
-        raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
+        raise PretuneError(f"{where}: submission.file: {quote(file)} must be a file name without a folder")
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
-    """Raise an error if the value of a known key has the wrong type."""
+    """Raise an error if a value does not have the type that `types` gives for its key; `where` names the source."""
     for key, value in validate_schema(values, dict[str, Any], where).items():
         if key in types:
             validate_schema(value, types[key], f"{where}.{key}")
@@ -304,17 +303,17 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     )  # fmt: skip
 
 
-def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """Return the task that a suite declares under a name or, if it is multilingual, one task per language."""
+def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
+    """Return the task declared as `name` in a suite's YAML file or, if it is multilingual, one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(
             f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
         )
-    content, taught = _inherited(name, class_declared, suite), ""
+    content, taught = _inherited(name, declarations, suite), ""
     _check_task(content, f"{suite}, {name}")
     at = name
-    while not _inherited(at, class_declared, suite).get("files", {}).get("train") and class_declared[at].get("like"):
-        at = taught = class_declared[at]["like"]
+    while not _inherited(at, declarations, suite).get("files", {}).get("train") and declarations[at].get("like"):
+        at = taught = declarations[at]["like"]
     languages = content.pop("languages", None)
     try:
         if not languages:
@@ -335,18 +334,18 @@ def _declare(name: str, class_declared: Mapping[str, Any], language: str, suite:
         raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
 
 
-def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a task's declaration and those it inherits by `like`, except for files, splits and counts."""
-    if not isinstance(name, str) or name not in class_declared:
-        raise PretuneError(
-            f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), class_declared)}"
-        )
+def _inherited(name: Any, declarations: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a task's declaration with the keys that it inherits by `like`, except for files, splits and counts."""
+    if not isinstance(name, str) or name not in declarations:
+        raise PretuneError(f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), declarations)}")
     if name in via:
-        raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself")
-    content = dict(class_declared[name])
+        raise PretuneError(
+            f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself; change `like` of one of them"
+        )
+    content = dict(declarations[name])
     if not content.get("like"):
         return content
-    other = _inherited(content["like"], class_declared, suite, (*via, name))
+    other = _inherited(content["like"], declarations, suite, (*via, name))
     own = {key: content.get(key, {}) for key in ("files", "counts", "splits")}
     return {
         **merge_recipes(other, content),
@@ -357,14 +356,13 @@ def _inherited(name: Any, class_declared: Mapping[str, Any], suite: str, via: tu
 
 
 def _in_language(name: Any, language: str) -> Any:
-    """Return file names with {language} replaced."""
     if isinstance(name, list):
         return [_in_language(one, language) for one in name]
     return name.replace("{language}", language)
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """Return the files of the first alternative of `a | b` that exists; `a.{b,c}` means two line-aligned files."""
+    """Return the paths of the first alternative in a name such as `a | b.{en,de}` whose files exist, or []."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
@@ -376,7 +374,7 @@ def _first(name: str, data: Path) -> list[Path]:
 
 
 def _expand(name: str) -> list[str]:
-    """Return the file names that braces stand for.
+    """Return the file names that a name with braces stands for.
 
     >>> _expand("train.{en,de}")
     ['train.en', 'train.de']
@@ -387,7 +385,7 @@ def _expand(name: str) -> list[str]:
 
 
 def _cell(row: Row, name: Any) -> Any:
-    """Return a field of a row by name; OUTER.INNER is a nested field."""
+    """Return a field of a row by name, which is OUTER.INNER for a nested field; None if it is missing."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")

@@ -21,21 +21,18 @@ Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
-    """Yield the place and the fields of each row of a file in the format `layout`, or of several line-aligned files.
-
-    `header` tells whether the first line of a table has the names of the columns.
-    """
+    """Yield (place, row) for each row of files in the format `layout`; with `header`, tables name their columns."""
     if layout == "lines":
         return _parallel_lines(paths)
     if len(paths) > 1:
-        raise PretuneError(f"{paths[0]}: a {layout} file has no parallel files; name a single file")
+        raise PretuneError(f"{paths[0]}: only plain text files can be line-aligned, not {layout}; name one file")
     if layout in TABLES:
         return _table(paths[0], header, tabs=layout == "tsv")
     return READERS[layout](paths[0])
 
 
 def layout_of(path: Path) -> str:
-    """Return the name of the format that a file's suffix implies.
+    """Return the name of a file's format: its suffix, or "folders" for a folder.
 
     >>> layout_of(Path("dev.tsv"))
     'tsv'
@@ -44,10 +41,7 @@ def layout_of(path: Path) -> str:
 
 
 def _table(path: Path, header: bool, tabs: bool) -> Rows:
-    """Yield the rows of a .csv file, or with `tabs` of tab-separated values without quoting.
-
-    Columns without names are numbered from 1.
-    """
+    """Yield the rows of a .csv file or, with `tabs`, a .tsv file; without a `header`, columns are numbered from 1."""
     names: list[str] = []
     unquoted = ((number, line.split("\t")) for number, line in read_lines(path))
     for number, cells in unquoted if tabs else read_csv_rows(path, tabs=False):
@@ -68,7 +62,7 @@ def _table(path: Path, header: bool, tabs: bool) -> Rows:
 
 
 def _jsonl(path: Path) -> Rows:
-    """Yield one row per line that is a JSON object."""
+    """Yield (place, row) for each line of a file, which must be a JSON object."""
     for number, line in read_lines(path):
         if line.strip():
             yield f"line {number}", _parse_object(line)
@@ -84,7 +78,7 @@ def _parse_object(line: str) -> Row | PretuneError:
 
 
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
-    """Yield the rows that each JSON object expands to; an object without the expected `content` becomes an error."""
+    """Yield the rows that `expand` makes of each JSON object, or an error that names the expected `content`."""
     for place, row in objects:
         if isinstance(row, PretuneError):
             yield place, row
@@ -99,7 +93,7 @@ def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], conte
 
 
 def _multirc(path: Path) -> Rows:
-    """Yield one row per answer of MultiRC's passages with questions; the answers to a question share a `group`."""
+    """Yield one row per answer in a MultiRC file; the answers to one question share a `group`."""
 
     def expand(row: Row) -> Iterator[Row]:
         for question in row["passage"]["questions"]:
@@ -113,7 +107,7 @@ def _multirc(path: Path) -> Rows:
 
 
 def _record(path: Path) -> Rows:
-    """Yield one row per query of ReCoRD's passages with entities."""
+    """Yield one row per query in a ReCoRD file, with its passage and the entities in it."""
 
     def expand(row: Row) -> Iterator[Row]:
         text = row["passage"]["text"]
@@ -128,13 +122,13 @@ def _record(path: Path) -> Rows:
 
 
 def _pairs(path: Path) -> Rows:
-    """Yield the rows of a .jsonl file, in which each two consecutive rows get the same `group`."""
+    """Yield the rows of a .jsonl file; rows 1 and 2, 3 and 4, and so on, share a `group`."""
     for number, (place, row) in enumerate(_jsonl(path)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
 
 
 def _squad(path: Path) -> Rows:
-    """Yield one row per question of SQuAD's articles and paragraphs."""
+    """Yield one row per question in a SQuAD file."""
     content = _parse_object(_read_text(path))
     if isinstance(content, PretuneError):
         raise PretuneError(f"{path}: {content}")
@@ -149,11 +143,11 @@ def _squad(path: Path) -> Rows:
                     fields = {"question": row["question"], "passage": paragraph["context"]}
                     yield f"question {row['id']}", {**fields, "answers": answers, "id": row["id"]}
     except (KeyError, TypeError, AttributeError) as error:
-        raise PretuneError(f"{path}: the file is not in SQuAD's layout ({here}: {error!r})") from error
+        raise PretuneError(f"{path}: this is not a valid SQuAD file ({here}: {error!r}); download it again") from error
 
 
 def _conll(path: Path) -> Rows:
-    """Yield one row per sentence of a file with one word per line; each column is a list, numbered from 1."""
+    """Yield one row per sentence of a CoNLL file, with one list per column; columns are numbered from 1."""
     lines: list[list[str]] = []
     start = 0
     for number, line in [*read_lines(path), (0, "")]:
@@ -172,17 +166,17 @@ def _conll(path: Path) -> Rows:
 
 
 def _parallel_lines(paths: Sequence[Path]) -> Rows:
-    """Yield the parallel lines of several files, numbered from 1."""
+    """Yield one row per line number of line-aligned files, with one field per file; fields are numbered from 1."""
     texts = [(line for _, line in read_lines(path)) for path in paths]
     for number, row in enumerate(zip_longest(*texts), 1):
         if None in row:
             short = paths[row.index(None)]
-            raise PretuneError(f"{short}: has fewer lines than {paths[row.index(None) - 1]}: line {number} is missing")
+            raise PretuneError(f"{short} has no line {number}, but {paths[row.index(None) - 1]} has; align the files")
         yield f"line {number}", {str(i): text for i, text in enumerate(row, 1)}
 
 
 def _trec(path: Path) -> Rows:
-    """Yield TREC's questions with their labels COARSE:fine; the files are published in Latin-1."""
+    """Yield the questions of a TREC file with coarse and fine labels; files that are not UTF-8 are read as Latin-1."""
     raw = _read_bytes(path)
     try:
         text = raw.decode("utf-8")
@@ -200,7 +194,7 @@ def _trec(path: Path) -> Rows:
 
 
 def _sst(path: Path) -> Rows:
-    """Yield the sentences of SST, from trees with a label at each node or from lines with a label and a sentence."""
+    """Yield the sentences and labels of an SST file, which has parse trees, or lines with a label and a sentence."""
     for number, line in read_lines(path):
         if match := re.match(r"\(?(\d)\s+(.+)", line):
             words = re.findall(r"(?<![^\s()])([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
@@ -210,7 +204,7 @@ def _sst(path: Path) -> Rows:
 
 
 def _race(path: Path) -> Rows:
-    """Yield one row per question of RACE's folders, which have one JSON file per passage."""
+    """Yield one row per question in a folder of RACE, which has one JSON file per passage."""
 
     def expand(row: Row) -> Iterator[Row]:
         questions = zip(row["questions"], row["options"], row["answers"], strict=True)
@@ -231,12 +225,11 @@ def _folders(path: Path) -> Rows:
 
 
 def _read_text(path: Path) -> str:
-    """Return a file, decompressed if needed, as text; invalid UTF-8 is replaced."""
+    """Return the text of a file, decompressed if needed, with invalid UTF-8 replaced."""
     return _read_bytes(path).decode("utf-8", "replace")
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed if needed."""
     with open_stream(path) as stream:
         return b"".join(iter(lambda: stream.read(1 << 20), b""))
 

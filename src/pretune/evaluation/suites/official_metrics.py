@@ -37,12 +37,12 @@ def suite_metrics(names: Sequence[str], rows: Rows, answers: Answers) -> dict[st
 
 
 def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
-    """Return the scores of answers on a diagnostic set, one row per linguistic category and phenomenon."""
+    """Score answers on a diagnostic set; return one row per linguistic category and phenomenon."""
     return by_phenomenon([row.get("categories", {}) for row in rows], *_labels(rows, answers))
 
 
 def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
-    """Return the gold labels and the predicted labels of all rows; a choice is identified by its number."""
+    """Return the gold and the predicted labels of all rows as strings; in multiple choice, the number of the choice."""
     chosen = "choice" in answers[0]
     expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
@@ -99,7 +99,7 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
 
 
 def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Return ranking metrics of answers; rows with the same text are the candidates of one query."""
+    """Return ranking metrics of predicted scores; rows with the same text are the candidates of one query."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
     return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))
@@ -132,7 +132,7 @@ def _cells(name: str, metric: confusion.Metric) -> Callable[[Rows, Answers], Add
 def _called(
     name: str, part: str, make: Callable[[Rows, Answers], AdditiveMetrics]
 ) -> Callable[[Rows, Answers], AdditiveMetrics]:
-    """Return a function that computes the metrics of `make`, keeps only `part`, and renames it to `name`."""
+    """Return a function that computes metrics with `make` and returns only the metric `part`, renamed to `name`."""
 
     def renamed(rows: Rows, answers: Answers) -> AdditiveMetrics:
         found = make(rows, answers)

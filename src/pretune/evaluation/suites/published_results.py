@@ -18,7 +18,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """The published results of one system, as printed; a task has one number if the source does not name the metric."""
+    """The published scores of one system on a suite: per task one number, or one per metric if they are named."""
 
     name: str
     split: str
@@ -28,7 +28,7 @@ class PublishedResult:
 
 
 def published_results(suite: Suite) -> list[PublishedResult]:
-    """Return the published results of a suite; [] if there are none.
+    """Return the published results of a suite, one per system; [] if there are none.
 
     >>> from pretune.evaluation.suites.declaration import find_suite
     >>> published_results(find_suite("glue"))[3].name
@@ -45,10 +45,9 @@ def published_results(suite: Suite) -> list[PublishedResult]:
 def results_table(
     suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]
 ) -> list[dict[str, str]]:
-    """Return the rows of the results table: some evaluated systems, then the published ones.
+    """Return the results table of a suite: one row per evaluated system in `rows`, then one per published system.
 
-    A system has `system`, `split` and `scores`: task → metric → mean or (mean, standard deviation). A cell lists the metrics of a
-    task in order, with a dash for an unknown one.
+    An evaluated system has `system`, `split` and `scores`: task → metric → mean, or (mean, standard deviation).
     """
     made = []
     for row in rows:
@@ -84,7 +83,7 @@ def legend(tasks: Mapping[str, SuiteTask]) -> str:
 
 
 def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
-    """Return the names of published systems with results on any of the tasks, by source."""
+    """Return the names of published systems with results on any of the tasks, by source (a citation)."""
     found: dict[str, list[str]] = {}
     for reference in published_results(suite):
         if set(tasks) & set(reference.scores):
@@ -93,7 +92,7 @@ def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]
 
 
 def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
-    """Return the cell of a task in the results table: its metrics, with standard deviations if there are several seeds."""
+    """Return a task's scores as the text of a table cell; `printed` scores are already in the scale of the suite."""
     if scores is None:
         return "-"
     show = _print if printed else _number
@@ -105,12 +104,11 @@ def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -
 
 
 def _mean(value: Any) -> float:
-    """Return the mean in a score, which is a number or a pair of mean and standard deviation."""
     return float(value[0] if isinstance(value, tuple | list) else value)
 
 
 def _number(suite: Suite, value: Any) -> str:
-    """Return a score between 0 and 1 as text, in the scale of the suite, such as percent."""
+    """Return a score from 0 to 1, or (mean, standard deviation), as text in the scale of the suite, such as percent."""
     if isinstance(value, tuple | list):
         return f"{_number(suite, value[0])}±{_number(suite, value[1])}"
     return f"{100 * value:.1f}" if suite.scale == 100 else f"{value:.3f}"

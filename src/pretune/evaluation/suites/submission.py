@@ -25,10 +25,7 @@ HEADER = "index\tprediction"
 
 
 def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows, Answers]]) -> list[str]:
-    """Write a zip archive of answers to test rows, and return the tasks of the suite that are missing from it.
-
-    `answered` maps each task to its test rows and the answer to each.
-    """
+    """Write a submission archive from test rows and answers by task (`answered`), and return the tasks it lacks."""
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (rows, answers) in answered.items():
@@ -42,7 +39,7 @@ def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows
 
 
 def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
-    """Return the contents of a task's file in a submission."""
+    """Return the text of a task's file in a submission: a .tsv table, or one JSON object per line."""
     if task.submission["file"].endswith(".tsv"):
         lines = [f"{number}\t{_cell(task, answer)}" for number, answer in enumerate(answers)]
         return "\n".join([HEADER, *lines]) + "\n"
@@ -86,10 +83,7 @@ def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
 
 
 def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] | None = None) -> list[str]:
-    """Raise an error if a suite's server would refuse a submission archive; return the tasks it has no answers for.
-
-    `counts` gives the number of answers of a task if it differs from the number of rows of its official test file.
-    """
+    """Raise an error for an invalid submission (`counts`: expected answers by task), and return the tasks it lacks."""
     try:
         with zipfile.ZipFile(path) as archive:
             inside = {name: archive.read(name) for name in archive.namelist()}
@@ -141,7 +135,7 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
         try:
             row = json.loads(line)
             if row["idx"] in seen:
-                raise PretuneError(f"{place}: there is another answer with idx {row['idx']}")
+                raise PretuneError(f"{place}: duplicate answer for idx {row['idx']}")
             seen.add(row["idx"])
             if task.format == "multirc":
                 labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]
@@ -167,7 +161,6 @@ def _check_label(where: str, task: SuiteTask, label: Any) -> None:
 
 
 def _is_between(label: Any, low: float, high: float) -> bool:
-    """Return whether a label is a number from `low` to `high`."""
     try:
         return low <= float(label) <= high
     except ValueError:

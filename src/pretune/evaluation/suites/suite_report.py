@@ -24,7 +24,7 @@ BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle
 
 
 def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
-    """Return the tasks of an evaluation with scores, without those that have only answers for a submission."""
+    """Return the tasks of an evaluation that have scores; others have only answers for a submission."""
     return {name: evaluation.suite.tasks[name] for name, told in evaluation.tasks.items() if told["scores"]}
 
 
@@ -94,7 +94,7 @@ def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def bars(evaluation: Evaluation) -> str:
-    """Return an HTML table with a bar per task for the score, and marks for published results."""
+    """Return an HTML table with one bar per task for the model's score, and marks for published results."""
     lines = []
     for name, task in scored(evaluation).items():
         told, metric = evaluation.tasks[name], task.metrics[0]

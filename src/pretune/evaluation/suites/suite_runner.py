@@ -55,7 +55,7 @@ Answers = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """An evaluation on a suite with all of its settings; `settings` are options of `finetune`, by name."""
+    """A job that evaluates a model on a benchmark suite; `settings` are options of `pretune finetune`, by name."""
 
     model: str
     suite: Suite
@@ -102,7 +102,7 @@ class Evaluation:
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Return mean and standard deviation over seeds of each metric, by task and metric."""
+        """Return the mean and standard deviation over seeds of each metric, by task and metric."""
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
         return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
@@ -112,7 +112,7 @@ class Evaluation:
         return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Return all results of the evaluation as a JSON object."""
+        """Return all results of the evaluation as a JSON-compatible dictionary."""
         found = {
             name: {"value": a.value, "num_tasks": a.of, "missing": list(a.missing)}
             for name, a in averages(self.suite, self.means).items()
@@ -134,7 +134,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def evaluate_suite(request: EvaluationJob) -> Evaluation:
-    """Evaluate a model on all tasks of a suite that are supported and whose files exist; other tasks are reported."""
+    """Evaluate a model on the tasks of a suite that are supported and have files, and log why others are skipped."""
     _check_same(request)
     suite, asked = request.suite, request.shots is not None
     here, missing = suite.available_tasks(request.data, learned=request.shots != 0)
@@ -186,7 +186,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
 
 
 def _check_same(request: EvaluationJob) -> dict[str, Any]:
-    """Return the settings to write; raise an error if the output folder has an evaluation with other settings."""
+    """Return the settings of an evaluation; raise an error if its output folder was made with other settings."""
     path = request.out / ASKED
     told: dict[str, Any] = json.loads(json.dumps(request.result_settings()))
     if not path.is_file():
@@ -261,7 +261,7 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Train or prompt for a task with each seed, and write the scores of all tasks in `taught`, which use its model."""
+    """Fine-tune on a task (or prompt `writer`) with each seed, and score the tasks in `taught`, which use its model."""
     if all(_finished(request, name) for name in taught):
         log_info(f"{task.title}: already finished")
         return
@@ -300,7 +300,7 @@ def answering_method(
     rows: Mapping[str, SuiteRows],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> AnsweringMethod:
-    """Return the method for a task: in-context learning with the generative model `writer`, or fine-tuning if None."""
+    """Return the method to solve a task: in-context learning with the model `writer`, or fine-tuning if None."""
     if writer is None:
         return FineTuning(finetuning_job(request, task, rows))
     return InContextLearning(writer, task, rows, request.shots or 0)
@@ -309,7 +309,7 @@ def answering_method(
 def learn_seed(
     method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Train with the seed that `folder` is named after, and predict the scored splits; cost.json marks it as done."""
+    """Train with the seed that `folder` is named after; write answers to the tasks in `taught`, then cost.json."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
         folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
@@ -317,7 +317,7 @@ def learn_seed(
 
 
 def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """Train for a task with one seed, and predict all tasks in `taught` that use its model, in a worker process."""
+    """Train on a task with one seed in a worker process, and predict the tasks in `taught`, which use its model."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
         method = answering_method(request, task, rows[task.name], load_generator(request))
@@ -325,20 +325,19 @@ def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str
 
 
 def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator | None:
-    """Return the generative model for in-context learning; None for fine-tuning."""
+    """Load the generative model of an evaluation by in-context learning; return None for fine-tuning."""
     if request.shots is None:
         return None
     return load_generative_model(request.model, request.device, bool(request.settings.get("ignore_mismatched")))
 
 
 def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
-    """Return the seeds that a task of an evaluation still has to run."""
+    """Return the seeds with which a task of an evaluation has not been run yet."""
     seeds = range(request.seed, request.seed + request.num_seeds)
     return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
 
 
 def _seed_folder(request: EvaluationJob, task: SuiteTask, seed: int) -> Path:
-    """Return the folder of a seed of a task."""
     return request.out / task.name / "seeds" / str(seed)
 
 
@@ -381,7 +380,7 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 def answer_with(
     method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """Predict the splits in `wanted` with a seed's model, write the answers, and return the inference costs by task."""
+    """Predict the splits of each task in `wanted` with the model in `folder`, and return inference costs by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
@@ -404,7 +403,7 @@ def answer_with(
 
 
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], num_seeds: int) -> dict[str, Any]:
-    """Return the contents of a task's result.json: scores, costs, and what is incomplete."""
+    """Return the contents of a task's result.json: the scores of all seeds, inference costs, and incomplete splits."""
     scored = rows[task.scored]
     each = [
         suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
@@ -427,7 +426,7 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
 
 
 def read_answers(folder: Path, task: str, split: str) -> Answers:
-    """Return the answers to a split with the model of one seed."""
+    """Return the answers to a split of a task that the model in a seed's folder gave."""
     return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
 
 

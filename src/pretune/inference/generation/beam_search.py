@@ -19,16 +19,13 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidates to keep, so that `width` beams go on even if all end tokens (`ends`) are candidates."""
+    """Return how many candidates per beam let `width` beams continue, even if all end tokens are among them."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class BeamSearch:
-    """The state of beam search for one prompt.
-
-    It stops when there are `width` finished texts and no beam, as it is now, scores higher than the worst of them.
-    """
+    """The state of beam search for one prompt; it stops when no beam beats the worst of `width` finished texts."""
 
     width: int  # number of beams
     limit: int  # the most new tokens

@@ -71,7 +71,7 @@ class GenerationConfig:
 
     @property
     def is_sampling(self) -> bool:
-        """Return whether tokens are sampled."""
+        """Return whether these decoding settings sample tokens, instead of greedy decoding or beam search."""
         return (self.temperature, self.top_k, self.top_p) != (None, None, None)
 
 
@@ -81,7 +81,7 @@ class DecodingSession:
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Create a cache for sequences of up to `slots` tokens; `source` is the input of an encoder, if there is one."""
+        """Create a cache for `sequences` sequences of up to `slots` tokens; `source` is the input of an encoder."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
@@ -104,7 +104,7 @@ class DecodingSession:
 
 
 def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
-    """Yield the row numbers of each batch, longest rows first; a row needs `slots` cached tokens and `beams` sequences."""
+    """Yield the row numbers of each batch, longest rows first; row i needs `slots[i]` cached tokens per beam."""
     order = sorted(range(len(slots)), key=lambda row: -slots[row])
     few, many = ROWS
     while order:
@@ -146,10 +146,7 @@ def sample_steps(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> Iterator[list[Hypothesis]]:
-    """Continue prompts by greedy decoding or sampling, and yield the texts so far after each token.
-
-    The parameters are those of `generate_texts`.
-    """
+    """Continue prompts by greedy decoding or sampling; yield the texts after each token (see `generate_texts`)."""
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
@@ -219,7 +216,7 @@ class TextGenerator:
 
     @classmethod
     def load(cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False) -> TextGenerator:
-        """Load a model from a run folder or a model folder."""
+        """Load a causal language model and its tokenizer from a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
         if family.template.target:
@@ -229,7 +226,7 @@ class TextGenerator:
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(
-                f"{reference}: this {family.name} was not trained to generate text; pretrain one with lm"
+                f"{reference}: this {family.name} was not trained to generate text; use a model trained with lm"
             )
         model = load_model(reference, parse_objective("lm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("lm", reference, "pretrain it with lm first")
@@ -289,7 +286,7 @@ class TextGenerator:
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return the decoding settings, the allowed next tokens, and the maximum number of new tokens per prompt."""
+        """Return the resolved decoding settings, the allowed next tokens, and each prompt's limit of new tokens."""
         longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]
@@ -327,7 +324,7 @@ class TextGenerator:
         return [texts[row] for row in range(len(prompts))]
 
     def describe(self, prompt: str, ids: list[int], text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
-        """Return prompt, text, continuation, number of generated tokens, and whether the text ended by itself."""
+        """Return a dictionary of prompt, text, continuation, number of new tokens, and whether the text is finished."""
         tokenizer = self.model.require_tokenizer()
         whole = tokenizer.decode([*ids, *text.ids])
         added = whole.removeprefix(tokenizer.decode(ids))
@@ -342,13 +339,13 @@ class TextGenerator:
 
 
 def check_streamable(decoding: GenerationConfig) -> None:
-    """Raise an error if the decoding is beam search, whose text is known only at the end."""
+    """Raise an error if the decoding settings use beam search, whose text is known only at the end."""
     if decoding.num_beams > 1:
         raise PretuneError("beam search knows its text only at the end and cannot be streamed; leave out num_beams")
 
 
 def make_column_major(root: nn.Module) -> None:
-    """Store weight matrices in column-major order, which makes products of several rows faster on a CPU."""
+    """Store the weight matrices of a module in column-major order, which speeds up batched products on a CPU."""
     for parameter in root.parameters():
         if parameter.dim() == 2 and parameter.is_contiguous():
             parameter.data = parameter.data.t().contiguous().t()

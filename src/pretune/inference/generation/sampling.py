@@ -37,7 +37,7 @@ def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], pena
 
 
 def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: AllowedTokens | None) -> Tensor:
-    """Return logits or log-probabilities (b, vocabulary) in which tokens that may not come next are -inf.
+    """Set logits or log-probabilities, (b, vocabulary), to -inf except for the tokens `allowed(written tokens)`.
 
     >>> mask_disallowed(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
     [[-inf, -1.0, 1.0]]
@@ -84,10 +84,7 @@ def sample(
 
 
 def _likeliest(probabilities: Tensor, enough: float) -> tuple[Tensor, Tensor]:
-    """Return the largest probabilities of each row, in descending order, until they sum to `enough`, and their tokens.
-
-    This is faster than sorting the whole vocabulary.
-    """
+    """Return each row's largest probabilities that sum to `enough`, and their tokens, without a complete sort."""
     count = 64
     while True:
         found, tokens = probabilities.topk(min(count, probabilities.shape[1]))

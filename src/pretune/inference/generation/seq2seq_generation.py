@@ -50,7 +50,7 @@ class Seq2SeqGenerator:
     def load(
         cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False, languages: str = ""
     ) -> Seq2SeqGenerator:
-        """Load a model from a run folder or a model folder."""
+        """Load an encoder-decoder from a run folder or a model folder; `languages` is a language pair such as en-ro."""
         task: Any = Generate(language_pair=languages)
         model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
         model.require_trained(task.name, reference, "fine-tune it with generate first")
@@ -59,13 +59,13 @@ class Seq2SeqGenerator:
         return cls(model, chosen, task)
 
     def tokenize_examples(self, prompts: Sequence[str]) -> Arrangement:
-        """Return one input sequence per text; long texts are truncated."""
+        """Tokenize input texts, truncating long ones, and return one sequence per text."""
         rows = LabeledRows(Path("texts"), {}, list(prompts))
         data = Data(self.model.require_tokenizer(), self.model.family.template, rows=rows)
         return self.task.tokenize_examples(data, self.model.backbone.max_positions or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
-        """Return the decoding settings, and a function from generated tokens to the allowed next tokens."""
+        """Return the resolved decoding settings, and a function from generated tokens to the allowed next tokens."""
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, constrained=True, labels=decoding.choices)
@@ -99,6 +99,6 @@ class Seq2SeqGenerator:
         return self.describe(prompt, text, decoding)
 
     def describe(self, prompt: str, text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
-        """Return the input, the generated text, its number of tokens, and whether it ended by itself."""
+        """Return a dictionary of input, generated text, its number of tokens, and whether the text is finished."""
         written = truncate_at_stop(self.model.require_tokenizer().decode(text.ids), decoding.stop)
         return {"prompt": prompt, "text": written, "tokens": len(text.ids), "ended": text.ended}

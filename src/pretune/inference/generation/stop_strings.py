@@ -28,9 +28,7 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class TextStream:
-    """A stream of new pieces of a growing text, which holds back what may still change.
-
-    Incomplete characters and the beginning of a possible stop string are held back.
+    """A stream of the new parts of a growing text; incomplete characters and possible stop strings are held back.
 
     >>> pieces = TextStream(["END"])
     >>> [pieces.update("a st"), pieces.update("a story E"), pieces.update("a story END", complete=True)]

@@ -64,10 +64,7 @@ def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
 
 
 def generation_batches(arrangement: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
-    """Yield batches of sequences of similar length, with a limited number of tokens per batch.
-
-    A sequence counts with `tokens` more tokens, to be generated, and `times` times (the number of beams).
-    """
+    """Yield batches of input sequences of similar length, with room for `tokens` new tokens and `times` beams each."""
     order = np.argsort(arrangement.lengths, kind="stable")
     while len(order):
         # costs[i]: tokens of the first i + 1 sequences, padded to the longest of them

@@ -36,12 +36,12 @@ class EnsembleSession:
         self.members = members
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the next tokens, and return the logarithms of the mean probabilities, (sequences, vocabulary)."""
+        """Read the next tokens of each sequence; return the log of mean probabilities, (sequences, vocabulary)."""
         expected = torch.stack([member.read(ids).log_softmax(-1) for member in self.members])
         return expected.logsumexp(0) - log(len(self.members))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the caches so that sequence i continues from sequence rows[i]."""
+        """Reorder the caches of all models so that sequence i continues from sequence rows[i]."""
         for member in self.members:
             member.select(rows)
 
@@ -59,14 +59,16 @@ class Translator:
     def load(
         cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False
     ) -> Translator:
-        """Load models from run folders or model folders."""
+        """Load one or several encoder-decoders for translation from run folders or model folders."""
         models: list[Model] = []
         found: list[Any] = []
         for reference in references:
             mixture = stored_objectives(reference)
             writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
-                raise PretuneError(f"{reference}: this model was not trained to translate; pretrain one with translate")
+                raise PretuneError(
+                    f"{reference}: this model was not trained to translate; choose one trained with translate"
+                )
             model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
             if models and model.require_tokenizer().digest != models[0].require_tokenizer().digest:
                 raise PretuneError(
@@ -90,7 +92,7 @@ class Translator:
         return cls(models, objective.name, templates, chosen)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a source text with its special tokens, truncated to the model's length."""
+        """Return the token ids of a source text with special tokens, truncated to the model's maximum length."""
         tokenizer = self.models[0].require_tokenizer()
         items = self.templates[0].single
         longest = min(model.backbone.max_positions or 1 << 30 for model in self.models)
@@ -121,14 +123,14 @@ class Translator:
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """Return a decoding session for some source texts; with several models, their probabilities are averaged."""
+        """Return a decoding session for tokenized sources with room for `slots` tokens; several models are averaged."""
         packed = pack_lists(sources).to(self.device)
         members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else EnsembleSession(members)
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str], written: Sequence[Hypothesis]) -> list[WordAlignment]:
-        """Return word alignments of texts with their translations (`written`), from mean cross-attention weights."""
+        """Return the word alignment of each text with its translation (`written`), from cross-attention weights."""
         tokenizer = self.models[0].require_tokenizer()
         begin, end = self.begin, tokenizer.role(self.templates[1].single[-1])
         found = []
@@ -143,7 +145,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text: translation, score, whether it ended and, with `alignments`, its word alignment."""
+        """Return one row per text with its translation (`written`), score and, if wanted, its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

@@ -23,11 +23,11 @@ class DeviceBenchmark:
 
     @property
     def peak(self) -> float:
-        """The highest measured throughput, in floating-point operations per second."""
+        """Return the highest measured throughput, in floating-point operations per second."""
         return max(self.teraflops.values()) * 1e12
 
     def describe(self) -> dict[str, Any]:
-        """Return the measurements by name."""
+        """Return the measured throughputs and the memory bandwidth of the device by name."""
         rows = [{"matrices": f"{size} x {size}", "TFLOP/s": speed} for size, speed in self.teraflops.items()]
         return {
             "device": self.device,
@@ -72,7 +72,7 @@ def bench_device(device: opt.Device = None) -> DeviceBenchmark:
 
 
 def _seconds(work: Any, device: Any) -> float:
-    """Return the time of one call of `work` in seconds: the best of repetitions over about SECONDS."""
+    """Return the time of one call of `work` on a device in seconds: the shortest of several repetitions."""
     import time
 
     import torch

@@ -93,7 +93,7 @@ def ask(
 
     files, texts = split_files(inputs)
     if not files and not texts:
-        raise PretuneError("there is nothing to ask about; give texts or files")
+        raise PretuneError("no inputs were given; give texts or files")
     if out is not None:
         check_table_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:

@@ -62,7 +62,7 @@ def embed(
     for file in files:
         texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
     if not texts:
-        raise PretuneError("there is nothing to embed; give texts or files")
+        raise PretuneError("no inputs were given; give texts or files")
     vectors = embed_texts(os.fspath(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()

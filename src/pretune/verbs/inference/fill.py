@@ -46,7 +46,7 @@ def fill(
     from pretune.runtime.errors import PretuneError
 
     if not texts:
-        raise PretuneError("there is nothing to fill; give texts with [MASK]")
+        raise PretuneError("no texts were given; give texts with [MASK]")
     filler = MaskFiller.load(os.fspath(model), ignore_mismatched)
     if mask_rate is not None:
         return ResultTable("restored", [filler.restore(text, mask_rate, seed) for text in texts])

@@ -89,7 +89,7 @@ def predict(
     runs, rest = split_models(model, inputs)
     files, texts = split_files(rest)
     if not rest:
-        raise PretuneError("there is nothing to predict; give texts or files")
+        raise PretuneError("no inputs were given; give texts or files")
     if out is not None:
         check_table_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
@@ -123,7 +123,7 @@ def predict(
             bar.update(rows, f"{rows:,} rows")
         if blank == rows and not files:
             empty = "the text is empty" if rows == 1 else "all texts are empty"
-            raise PretuneError(f"there is nothing to predict: {empty}")
+            raise PretuneError(f"{empty}, so there is nothing to predict; give texts with words")
     report_blank(blank, rows)
     if truncated:
         log_info(f"{truncated} of {rows} texts were truncated to the model's maximum length")

@@ -84,7 +84,7 @@ def translate(
     runs, rest = split_models(model, inputs)
     texts = read_texts(rest, text)
     if not texts:
-        raise PretuneError("there is nothing to translate; give texts or files")
+        raise PretuneError("no inputs were given; give texts or files")
     right = read_texts([references], None) if references is not None else None
     if right is not None and len(right) != len(texts):
         raise PretuneError(

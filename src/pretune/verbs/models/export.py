@@ -169,7 +169,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return a run's training history for its model card, or None; dev scores only if exported `whole`, unchanged."""
+    """Return a run's training history for its model card, or None; `whole` (unchanged) models keep their dev scores."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
@@ -199,7 +199,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
         raise PretuneError(
-            f"{reference}: {model.objective} reads several layers, which the sentence-transformers layout cannot express; export it with --format hf"
+            f"{reference}: {model.objective} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).with_options(
         pooling, normalize
@@ -213,7 +213,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
 
 def sharing(heads: Any, names: set[str]) -> list[str]:
-    """Return the heads called one of `names`, and those that share a module with one (tlm shares the head of mlm)."""
+    """Return the heads in `names`, and those that share a module with one of them (tlm and mlm share a head)."""
     return [name for name in heads if any(heads[name] is heads[other] for other in names & heads.keys())]
 
 
