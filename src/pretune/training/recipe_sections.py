@@ -166,6 +166,20 @@ class Monitoring(TrainingSection):
     patience: int | None = _key(COUNT_OR_0)
 
 
+@dataclass(frozen=True)
+class TokenizerTraining(TrainingSection):
+    """The settings of a tokenizer that is trained on the text of a pretraining job."""
+
+    recipe_key: ClassVar[str] = "tokenizer"
+    kind: Kind | None = None
+    vocab_size: int | None = _key(COUNT)
+    lowercase: bool | None = None
+    extra_ids: int | None = _key(COUNT_OR_0)  # number of sentinel tokens
+    languages: tuple[str, ...] | None = None  # languages that get a token
+    least: int | None = _key(COUNT)  # minimum count of a word, for vocabularies of whole words
+    target: int | None = _key(COUNT)  # size of a separate vocabulary for translations
+
+
 SECTIONS: dict[str, type[Any]] = {kind.recipe_key: kind for kind in (Budget, Optimizer, Schedule, Batching, Monitoring)}
 DEFAULTS: dict[type[TrainingSection], TrainingSection] = {
     Budget: Budget(),

@@ -26,7 +26,7 @@ from pretune.training import recipe_sections
 from pretune.training.flops import module_sizes
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
+from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, TokenizerTraining
 
 Fields = dict[str, Any]
 
@@ -86,7 +86,10 @@ def resolve_pretraining(
     resolved["objective"] = options.get("objective") or preset.get("objective") or "mlm"
     trained = preset.get("tokenizer") or {"kind": "wordpiece", "vocab_size": 30_000}
     given = options.get("tokenizer")
-    resolved["tokenizer"] = given if isinstance(given, str) else merge_recipes(trained, given or {})
+    if not isinstance(given, str):
+        given = recipe_sections.convert_values(TokenizerTraining, merge_recipes(trained, given or {}))
+        TokenizerTraining(**given)  # checks the numbers
+    resolved["tokenizer"] = given
     if data and all(is_store(split_language(str(path))[1]) for path in data):
         resolved["tokenizer"] = None  # stores have one
     resolved |= {"model": model, "data": [str(path) for path in data], "out": Path(out), "seed": seed, "device": device}
