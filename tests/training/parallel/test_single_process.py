@@ -81,7 +81,7 @@ def test_torchrun_with_one_process_equals_a_plain_run(tmp_path: Path, english: l
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
     options = ["--steps", str(STEPS), "--seed", "1", "--set", "batch.tokens=512", "--set", "batch.microbatch_tokens=256",
-               "--set", "batch.max_length=64", "--set", "monitor.log_every=1", "--set", "tokenizer.kind=wordpiece", "--set", "tokenizer.size=400"]  # fmt: skip
+               "--set", "batch.max_length=64", "--set", "monitor.log_every=1", "--set", "tokenizer.kind=wordpiece", "--set", "tokenizer.vocab_size=400"]  # fmt: skip
     found = {}
     for name, launch, more in (
         ("alone", [sys.executable, "-m"], []),
