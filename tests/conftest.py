@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="run each test once, with the first of its parameters")
+    parser.addoption("--fast", action="store_true", help="run the quick tests, each with the first of its parameters")
 
 
 @pytest.hookimpl(trylast=True)  # after the selection by markers
@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--fast"):
         first: dict[str, pytest.Item] = {}
         for item in items:
-            first.setdefault(item.nodeid.partition("[")[0], item)
+            if not item.get_closest_marker("not_fast"):
+                first.setdefault(item.nodeid.partition("[")[0], item)
         config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
         items[:] = first.values()
     for item in items:

@@ -33,6 +33,7 @@ def time_of_torch() -> float:
     return min(timed([sys.executable, "-c", "import torch"])[1] for _ in range(2))
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("arguments", [["--help"], *[[*name.split(), "--help"] for name in VERBS]], ids=" ".join)
 def test_help_is_fast_and_does_not_import_torch(arguments: list[str]) -> None:
     script = f"import sys, pretune.cli\ntry: pretune.cli.main({arguments!r})\nexcept SystemExit: pass\n"
@@ -68,10 +69,12 @@ def test_description_of_the_package_names_existing_verbs() -> None:
     assert all(packages for packages in described["optional-dependencies"].values())
 
 
+@pytest.mark.not_fast
 def test_version_is_that_of_the_package() -> None:
     assert run_process("--version").stdout.strip() == pretune.__version__
 
 
+@pytest.mark.not_fast
 def test_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
     facts = json.loads(
         run(
@@ -90,6 +93,7 @@ def test_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
     assert facts["tokens"] == store.tokens > 10_000
 
 
+@pytest.mark.not_fast
 def test_options_take_precedence_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text(f"corpus: ['{corpus}']\nkind: bpe\nvocab_size: 400\nlowercase: true\n")

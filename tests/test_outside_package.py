@@ -125,6 +125,7 @@ def test_a_suite_is_registered_in_python_once(tmp_path: Path, monkeypatch: pytes
     assert find_suite("glue").title == "GLUE"
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     "what",
     ["[pretune.families]\ntoy", "[pretune.families]\nbert", "[pretune.presets]\ntoy", "[pretune.suites]\ntoy"],

@@ -55,6 +55,7 @@ def violations(order: list[set[str]]) -> list[str]:
     return found
 
 
+@pytest.mark.not_fast
 def test_packages_import_in_the_stated_order() -> None:
     assert violations(stated_order()) == []
 

@@ -35,6 +35,7 @@ def imports_of_test_modules(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.not_fast
 def test_no_module_imports_a_test_module() -> None:
     files = sorted(TESTS.rglob("*.py"))
     assert len(files) > 200

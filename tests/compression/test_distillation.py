@@ -73,6 +73,7 @@ def test_task_distillation_learns(student: str, options: dict[str, Any], tmp_pat
         )  # the default of its family, not of the teacher
 
 
+@pytest.mark.not_fast
 def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {
         "student": "layers=2",
@@ -115,6 +116,7 @@ def test_several_teachers_and_a_control(tmp_path: Path) -> None:
     assert run.results["texts"] == 20 and len(run.results["teachers"]) == 2
 
 
+@pytest.mark.not_fast
 def test_task_agnostic_distillation(tmp_path: Path) -> None:
     folder = start()
     mlm = pt.adapt(folder / "start", folder / "text.txt", out=tmp_path / "mlm", budget=pt.Budget(steps=3))
@@ -213,6 +215,7 @@ def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) ->
     assert run.finished and (tmp_path / "out" / "intermediate").is_dir()
 
 
+@pytest.mark.not_fast
 def test_bert_is_converted_to_albert(tmp_path: Path) -> None:
     teacher = load(trained())
     albert = convert_to_albert(teacher, 32)
@@ -274,6 +277,7 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
         pt.distill(trained(), student=str(wrong.folder), train=data, out=tmp_path / "never")
 
 
+@pytest.mark.not_fast
 def test_distillation_on_generated_text(tmp_path: Path) -> None:
     from tests.support.tiny_models import random_model as small
     from tests.support.tiny_models import small_tokenizer as tokenizer
@@ -291,6 +295,7 @@ def test_distillation_on_generated_text(tmp_path: Path) -> None:
         pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", generate_tokens=6, out=tmp_path / "never")
 
 
+@pytest.mark.not_fast
 def test_regression_is_distilled(tmp_path: Path) -> None:
     """The student learns from labels and predictions, or only from predictions for unlabeled texts."""
     rows = [line.split(",") for line in (start() / "train.csv").read_text(encoding="utf-8").splitlines()[1:]]
@@ -309,6 +314,7 @@ def test_regression_is_distilled(tmp_path: Path) -> None:
         assert found[0] == pytest.approx(4, abs=0.6) and found[1] == pytest.approx(2, abs=0.6)
 
 
+@pytest.mark.not_fast
 def test_sequence_level_distillation(tmp_path: Path) -> None:
     """An encoder-decoder learns from the texts that its teacher generates."""
     words = {"red": "rouge", "water": "eau", "fire": "feu", "tree": "arbre"}

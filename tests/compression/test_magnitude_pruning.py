@@ -72,6 +72,7 @@ def test_gradual_pruning_keeps_pruned_weights_at_zero() -> None:
     assert sparsity(linear) == shares[-1]
 
 
+@pytest.mark.not_fast
 def test_finetuning_with_gradual_pruning(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", strategy="full+sparse(0.8)", steps=60)
     assert run.results["dev/accuracy"] > 0.9

@@ -42,6 +42,7 @@ def search(out: Path, *sequences: str) -> pt.Run:
     )  # fmt: skip
 
 
+@pytest.mark.not_fast
 def test_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 

@@ -33,6 +33,7 @@ def test_heads_units_and_layers_are_pruned(tmp_path: Path) -> None:
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
+@pytest.mark.not_fast
 def test_weights_are_pruned_gradually(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(
@@ -53,6 +54,7 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
     assert kinds == {torch.bfloat16}
 
 
+@pytest.mark.not_fast
 def test_vocabulary_is_pruned(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("good stone water\nbad fire cloud\n", encoding="utf-8")
     asked = ["prune", str(trained()), "--vocabulary-texts", str(tmp_path / "text.txt"), "--out", str(tmp_path / "few")]

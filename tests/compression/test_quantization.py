@@ -49,6 +49,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("method", "backend"),
     [("dynamic", "onnx"), ("static", "onnx"), ("dynamic", "torch"), ("weight-only", "torch"), ("bf16", None)],
@@ -70,6 +71,7 @@ def test_quantized_models_are_smaller_and_predict_the_same(method: Any, backend:
     assert len(pt.embed(tmp_path / "small", ["good stone"])[0]["vector"]) == 64
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("method", ["dynamic", "static"])
 def test_shared_layers_are_stored_once(method: Any, tmp_path: Path) -> None:
     """A matrix that all layers of an ALBERT share is in the graph once, with the same values for all of them."""
@@ -103,6 +105,7 @@ def aware(out: Path, **options: Any) -> pt.Run:
     )  # fmt: skip
 
 
+@pytest.mark.not_fast
 def test_quantization_aware_training(tmp_path: Path) -> None:
     """Training rounds weights to the integers in the graph, and the graph uses the learned ranges of activations."""
     import onnx
@@ -132,6 +135,7 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (tmp_path / "q8" / "model.onnx").read_bytes()
 
 
+@pytest.mark.not_fast
 def test_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outputs with int8 kernels equal those of the fake-quantized model; with other ranges they do not."""
     model = small("bert", tokenizer("wordpiece"), "mlm")
@@ -178,6 +182,7 @@ def optimized(graph: Path, out: Path) -> list[str]:
     return [node.op_type for node in onnx.load(out).graph.node]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("method", ["dynamic", "static", "qat"])
 def test_graphs_do_not_saturate_on_processors_without_vnni(method: Any, tmp_path: Path) -> None:
     """Two products of a weight and an 8-bit activation fit into 16 bits, on whatever machine the graph was made."""
@@ -187,6 +192,7 @@ def test_graphs_do_not_saturate_on_processors_without_vnni(method: Any, tmp_path
         assert 60 <= int(np.abs(weight.astype(int)).max()) <= LARGEST_7_BIT, name
 
 
+@pytest.mark.not_fast
 def test_lstm_graphs_do_not_saturate_on_processors_without_vnni(tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": "lstm"}
     model = small("bilstm", tokenizer("wordpiece"), "bilm", **sizes)
@@ -261,6 +267,7 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
                 np.testing.assert_allclose(logits, expected, atol=close * max(1.0, float(expected.abs().max())))
 
 
+@pytest.mark.not_fast
 def test_recurrent_cells_are_quantized(tmp_path: Path) -> None:
     """The cells of a BiLSTM use int8 products, and support quantization-aware training and pruning."""
     import onnx
@@ -386,6 +393,7 @@ def test_invalid_options_are_rejected(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.not_fast
 def test_only_measured_speed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

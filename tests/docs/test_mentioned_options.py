@@ -93,6 +93,7 @@ def rules() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.not_fast
 def test_messages_name_options_of_their_commands() -> None:
     """A message of several commands names options that all of them have, or checks with `if_option`."""
     wrong = []
@@ -157,6 +158,7 @@ def test_docs_name_commands_keys_objectives_and_files_that_exist(page: str) -> N
     assert [str(path) for path in [*linked, *named] if not path.exists()] == []
 
 
+@pytest.mark.not_fast
 def test_advice_is_given_if_the_command_has_the_option(tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"text,label\ncaf\xe9,a\nb,b\n")

@@ -46,6 +46,7 @@ def test_every_exported_head_is_listed() -> None:
     assert "not there yet" not in section
 
 
+@pytest.mark.not_fast
 def test_every_size_has_a_row_with_its_number_of_parameters() -> None:
     rows = script()["sizes"]()
     assert {"bert-base", "gpt2-xl", "t5-11b"} <= rows.keys()

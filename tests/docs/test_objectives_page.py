@@ -55,6 +55,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pt.Run("runs/items").metrics()
 
 
+@pytest.mark.not_fast
 def test_commands_about_presets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = [" ".join(text.split())[:1500] for text in english_documents()[:30]]

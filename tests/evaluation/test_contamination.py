@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import pretune as pt
 from pretune.evaluation.contamination import NgramHasher, find_words, ngram_overlap
 from pretune.evaluation.suites.declaration import SuiteRows, find_suite
@@ -44,6 +46,7 @@ def test_overlapping_texts_are_found(tmp_path: Path) -> None:
     assert pair["found"] == 0 and pair["too_short"] == 4 and pair["contaminated"] == 0.0
 
 
+@pytest.mark.not_fast
 def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     across = "Nothing else happened. Small words stand here now."

@@ -57,6 +57,7 @@ def in_context(task: str, suite: str, rows: list[dict[str, Any]], shots: int = 0
 # -- tables ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("shots", [0, 1, 2])
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_task_is_scored_in_context(model: str, shots: int, tmp_path: Path) -> None:
@@ -96,6 +97,7 @@ def test_several_devices_give_the_same_scores(tmp_path: Path, monkeypatch: pytes
     assert here.evaluation.scores == there.evaluation.scores
 
 
+@pytest.mark.not_fast
 def test_zero_shot_needs_no_training_file_and_is_compared_with_finetuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_zero_shot_needs_no_training_file_and_is_compared_with_finetuning(
         pt.evaluate(models() / "gpt2", out=tmp_path / "one", shots=1, **options)
 
 
+@pytest.mark.not_fast
 def test_model_that_knows_the_task_gets_a_perfect_score(tmp_path: Path) -> None:
     """A GPT-2 is trained to continue the prompts of the task."""
     data = cola(tmp_path / "data")
@@ -125,6 +128,7 @@ def test_model_that_knows_the_task_gets_a_perfect_score(tmp_path: Path) -> None:
     assert result.evaluation.means["cola"]["matthews"] == 1.0
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("model", ["gpt2", "t5"])
 def test_superglue_tasks_are_prompted(model: str, tmp_path: Path) -> None:
     for name, rows in SUPERGLUE.items():
@@ -269,6 +273,7 @@ def test_a_new_task_brings_its_prompt(tmp_path: Path, monkeypatch: pytest.Monkey
         pt.evaluate(models() / "gpt2", out=tmp_path / "other", **options)
 
 
+@pytest.mark.not_fast
 def test_invalid_prompts_are_rejected() -> None:
     rows = [{"text": "a", "label": "0"}]
     with pytest.raises(PretuneError, match="a prompt has no key 'templat'; did you mean 'template'"):

@@ -40,6 +40,7 @@ def test_learning_curve_with_control(tmp_path: Path) -> None:
     assert "Learning curve" in page and "from scratch" in page
 
 
+@pytest.mark.not_fast
 def test_several_devices_give_the_same_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = share_here(monkeypatch)
     options = {"steps": 2, "learning_curve": [8], "scratch_baseline": True, "num_seeds": 2}

@@ -31,6 +31,7 @@ def test_clear_difference_is_significant(monkeypatch: pytest.MonkeyPatch) -> Non
     assert compare(METRICS["accuracy"], ROWS, [bad], [bad]).p == 1.0
 
 
+@pytest.mark.not_fast
 def test_equal_models_rarely_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_bootstrap, "ROUNDS", 60)
     chance = np.random.default_rng(0)
@@ -85,6 +86,7 @@ def test_additive_form_equals_the_official_metric_and_its_bootstrap(name: str, m
         assert vars(quick) == pytest.approx(vars(slow), abs=1e-9)
 
 
+@pytest.mark.not_fast
 def test_large_sets_are_fast() -> None:
     chance = np.random.default_rng(0)
     rows = [{"label": str(label)} for label in chance.integers(0, 2, 40_430)]

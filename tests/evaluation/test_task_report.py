@@ -45,6 +45,7 @@ def make_run(folder: Path) -> Run:
     return Run(folder)
 
 
+@pytest.mark.not_fast
 def test_report_matches_the_predictions(tmp_path: Path) -> None:
     dev = rows(40)
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), dev, [])

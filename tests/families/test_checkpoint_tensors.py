@@ -67,6 +67,7 @@ def check(name: str, folder: Path) -> None:
         }, kind
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", quick(TINY))
 def test_no_tensor_of_any_class_is_lost(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)

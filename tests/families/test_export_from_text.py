@@ -86,6 +86,7 @@ def test_multiple_choice_round_trips_through_transformers(name: str, tmp_path: P
     assert_same(model.root, back.root)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", ["roberta", "longformer"])  # with and without global attention of the question
 def test_question_answering_logits_match_transformers(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer

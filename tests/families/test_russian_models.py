@@ -145,6 +145,7 @@ def fills_in_transformers(folder: Path, text: str) -> list[tuple[int, float]]:
     return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("make", [rubert, ruroberta])
 def test_filled_masks_match_transformers_before_and_after_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer

@@ -128,6 +128,7 @@ def change_and_reseal(path: Path, rng: random.Random) -> str:
     return how
 
 
+@pytest.mark.not_fast
 def test_a_run_resumed_from_damaged_checkpoints_ends_with_the_same_weights(tmp_path: Path) -> None:
     """Whatever happens to a checkpoint, the run resumes from an intact one with identical weights, or stops."""
     whole = make("mlm+nsp", 6, tmp_path / "whole", save=2)

@@ -255,12 +255,14 @@ def refused_in_one_line(read: Any, *given: Any) -> None:
     assert "\n" not in message and 0 < len(message) < 1300
 
 
+@pytest.mark.not_fast
 @plenty
 @given(expression)
 def test_objective_expressions(text: str) -> None:
     refused_in_one_line(lambda: str(parse_objective(text, labels=("a", "b"))))
 
 
+@pytest.mark.not_fast
 @plenty
 @given(st.lists(st.builds(lambda name, value: f"{name}({value})", some(["top", "lora", "gradual", "sparse", "reset", "freelb", "full", "int8", "x"]), some(VALUES)) | st.text(max_size=10), min_size=1, max_size=3))  # fmt: skip
 def test_strategies(parts: list[str]) -> None:
@@ -276,6 +278,7 @@ def test_budgets_in_words(number: str, unit: str) -> None:
 PATHS = ["optimizer.lr", "optimizer.betas", "optimizer", "schedule.warmup_ratio", "batch.tokens", "batch.length_schedule", "budget.steps", "seed", "model", "objective", "tokenizer", "tokenizer.vocab_size", "monitor.save_total_limit", "", ".", "a.b.c", "optimizer.lr.x", "data", "x" * 300]  # fmt: skip
 
 
+@pytest.mark.not_fast
 @plenty
 @given(st.lists(st.builds("{}={}".format, some(PATHS) | st.text(max_size=6), some([*VALUES, *ODD_SCALARS]) | st.text(max_size=10)) | st.text(max_size=6), max_size=3))  # fmt: skip
 def test_set_options(tmp_path_factory: pytest.TempPathFactory, given_: list[str]) -> None:

@@ -43,6 +43,7 @@ def rows(*texts: str) -> LabeledRows:
     return LabeledRows(Path("x"), {}, list(texts))
 
 
+@pytest.mark.not_fast
 def test_answers_are_ranked_and_scored(writer: Path) -> None:
     found = pt.ask(
         writer / "run", inputs=writer / "train.csv", label="label", template="feels [MASK]", answers=ANSWERS[:2]

@@ -42,11 +42,13 @@ def margin(layer: int) -> float:
     return float(alike[same & ~np.eye(12, dtype=bool)].mean() - alike[~same].mean())
 
 
+@pytest.mark.not_fast
 def test_word_senses_differ_only_in_context() -> None:
     assert margin(0) == pytest.approx(0.0, abs=1e-5)
     assert margin(-1) > 0.15  # 0.23 at the time of writing
 
 
+@pytest.mark.not_fast
 def test_most_different_uses_are_listed_with_their_neighbors(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     rows = pt.neighbors(
@@ -61,6 +63,7 @@ def test_most_different_uses_are_listed_with_their_neighbors(tmp_path: Path) -> 
         pt.neighbors("pretune-small-en", "zebra", corpus=tmp_path / "corpus.txt", language="lines")
 
 
+@pytest.mark.not_fast
 def test_neighbors_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     words = [

@@ -50,6 +50,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [row for part in read_chunks(path, 1000) for _, row in part.rows]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_rows_keep_their_order_and_columns(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 7)
@@ -113,6 +114,7 @@ def test_predict_reports_scores_of_each_model_and_the_ensemble(tmp_path: Path, m
     assert alone["accuracy"] == pytest.approx(scores[0]["accuracy"])
 
 
+@pytest.mark.not_fast
 def test_several_processes_give_the_same_rows_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 5)
     file = write_csv(tmp_path / "a.csv", 23)
@@ -171,6 +173,7 @@ def test_pair_with_one_empty_text_has_a_prediction() -> None:
     assert rows_without_tokens(rows, tokenizer) == [2]
 
 
+@pytest.mark.not_fast
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 64)
     run, _ = runs()

@@ -12,6 +12,7 @@ from pretune.metrics.classification import classification_metrics
 LABELS = ["a", "b", "c", "d"]
 
 
+@pytest.mark.not_fast
 @given(st.integers(2, 4), st.data())
 def test_metrics_equal_those_of_scikit_learn(classes: int, data: st.DataObject) -> None:
     labels = LABELS[:classes]

@@ -38,6 +38,7 @@ def test_parity_compares_predictions_not_correctness() -> None:
     assert gender_parity([0, 0, 1, 1, 2, 2], ["x", "x", "y", "y", "x", "y"]) == pytest.approx(2 / 3)
 
 
+@pytest.mark.not_fast
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=20))
 def test_multirc_metrics_match_their_definitions(rows: list[tuple[int, bool, bool]]) -> None:
     questions, expected, given_ = (list(column) for column in zip(*rows, strict=True))

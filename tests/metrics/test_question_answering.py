@@ -53,6 +53,7 @@ def answers(margins: list[float], texts: list[str]) -> list[dict[str, Any]]:
     return [{"no_answer": m, "candidates": [{"answer": t}] if t else []} for m, t in zip(margins, texts, strict=True)]
 
 
+@pytest.mark.not_fast
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans(), st.booleans()), min_size=1, max_size=12))
 def test_chosen_threshold_is_optimal(rows: list[tuple[int, bool, bool]]) -> None:
     examples = questions([["right"] if there else [] for _, there, _ in rows])

@@ -10,6 +10,7 @@ from pretune.metrics.ranking import query_metrics
 rows_strategy = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(-5, 5)), min_size=1, max_size=30)
 
 
+@pytest.mark.not_fast
 @settings(max_examples=60)
 @given(rows_strategy)
 def test_scores_are_between_0_and_1_and_the_ideal_order_has_1(rows: list[tuple[int, int, int]]) -> None:

@@ -31,6 +31,7 @@ def test_the_bundled_model_is_found_by_name_and_small_and_has_a_model_card() -> 
         assert part in card
 
 
+@pytest.mark.not_fast
 def test_its_tokenizer_is_found_by_name_unless_a_folder_has_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_its_vocabulary_has_one_token_per_id() -> None:
     assert {"watching", "monitor"} <= set(tokens)
 
 
+@pytest.mark.not_fast
 def test_it_fills_most_clozes_correctly() -> None:
     items = clozes()
     found = first_five([PARIS, *(text for text, _ in items)])
@@ -64,6 +66,7 @@ def test_it_fills_most_clozes_correctly() -> None:
     assert len(items) == 20 and right >= 12
 
 
+@pytest.mark.not_fast
 @pytest.mark.filterwarnings("ignore")
 def test_transformers_fills_masks_identically() -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer

@@ -19,6 +19,7 @@ def write(folder: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.not_fast
 def test_a_preset_based_on_another_trains_with_its_own_sizes_and_recipe(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a cat sat on a mat and a dog sat on a log\n\n" * 40, encoding="utf-8")
@@ -41,6 +42,7 @@ def test_a_preset_can_be_based_on_another_file(tmp_path: Path) -> None:
     assert (backbone.width, len(backbone.layers)) == (64, 1)
 
 
+@pytest.mark.not_fast
 def test_a_changed_preset_file_is_read_again(tmp_path: Path) -> None:
     for width in (32, 64):
         mine = write(tmp_path, f"like: bert-tiny\nconfig: {{hidden_size: {width}}}\n")

@@ -240,6 +240,7 @@ def test_commands_continue_with_ignore_mismatched(folder: Path, tmp_path: Path) 
     assert_same(pt.load(folder, ignore_mismatched=True).root, pt.load(tmp_path / "whole").root)
 
 
+@pytest.mark.not_fast
 def test_every_verb_that_reads_a_model_accepts_ignore_mismatched(tmp_path: Path, english: list[str]) -> None:
     model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
     save_random_model(model, "bert", "mlm")

@@ -135,6 +135,7 @@ def test_code_examples_in_the_card_run(
     assert run_snippets(tmp_path / "my model", monkeypatch) == [*ours, "transformers"]
 
 
+@pytest.mark.not_fast
 def test_code_examples_in_the_card_of_a_graph_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pt.export(save_random_model(tmp_path / "run", "bert", "mlm"), format="onnx", out=tmp_path / "graph")
     assert card(tmp_path / "graph")[0]["library_name"] == "onnxruntime"

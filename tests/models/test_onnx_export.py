@@ -29,6 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     "family",
     ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "ernie", "longformer", "big_bird",
@@ -42,6 +43,7 @@ def test_every_encoder_exports_to_onnx(family: str, tmp_path: Path) -> None:
     assert facts["outputs"] == ["last_hidden_state", "logits"] and GRAPH in facts["files"]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("family", "head"),
     [("bert", "mlm"), ("distilbert", "mlm"), ("albert", "mlm"), ("modernbert", "mlm"), ("gpt2", "lm"), ("openai-gpt", "lm")],
@@ -81,6 +83,7 @@ def stored_floats(file: Path) -> int:
     return sum(int(np.prod(one.dims)) for one in onnx.load(file).graph.initializer if one.data_type == 1)
 
 
+@pytest.mark.not_fast
 def test_a_causal_head_on_an_encoder_sees_no_later_tokens(tmp_path: Path) -> None:
     """A BERT that was trained with `lm` is causal because of its objective, not because of its layers."""
     model = random_model("bert", small_tokenizer("wordpiece"), "lm")
@@ -92,6 +95,7 @@ def test_a_causal_head_on_an_encoder_sees_no_later_tokens(tmp_path: Path) -> Non
     assert np.abs(logits[0, 2] - logits[1, 2]).max() > 1e-3
 
 
+@pytest.mark.not_fast
 def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
     export_graph(model, tmp_path)
@@ -103,6 +107,7 @@ def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("chosen", [None, [1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]])
 def test_longformer_graphs_take_a_global_attention_mask(chosen: list[int] | None, tmp_path: Path) -> None:
     """Tokens with global attention are given by the batch: those of a question, the first of each text, or none."""
@@ -130,6 +135,7 @@ TASKS = (
 )
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("text", TASKS)
 def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
     """Logits are compared before the graph is written; the spans of `match` are not inputs."""
@@ -141,6 +147,7 @@ def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
     assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2]
 
 
+@pytest.mark.not_fast
 def test_a_graph_with_different_outputs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One operator is exported incorrectly, and one cannot run in ONNX Runtime."""
     model = random_model("bert", small_tokenizer("wordpiece"), "mlm")
@@ -180,6 +187,7 @@ def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.not_fast
 def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
     pt.export(trained(), out=tmp_path / "graph", format="onnx")
     texts = ["good stone water", "bad fire", "good", "tree bird cloud bad red blue green"]
@@ -208,6 +216,7 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
         model.save(tmp_path / "copy")
 
 
+@pytest.mark.not_fast
 @pytest.mark.usefixtures("briefly")
 def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
     """Fewer layers, heads and units, and zero weights: every way of pruning."""

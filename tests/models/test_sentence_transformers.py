@@ -122,6 +122,7 @@ def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Pa
     }
 
 
+@pytest.mark.not_fast
 def test_prompts_maximum_length_and_truncated_dimensions_are_read(bert: Path, tmp_path: Path) -> None:
     prompts = {"query": "the name of", "other": "is a class"}
     folder = build(
@@ -328,6 +329,7 @@ def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -
     assert pt.load(other).root.heads["classify"].pooling == "cls"
 
 
+@pytest.mark.not_fast
 def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) -> None:
     """Exports in each layout give the vectors of the run, and further fine-tuning keeps its pooling."""
     run = learn(bert, tmp_path / "run", "contrast(embedding_pooling=cls+weighted_mean, normalize=true)")
@@ -348,6 +350,7 @@ def test_contrast_keeps_its_pooling_in_every_format(bert: Path, tmp_path: Path) 
     same(theirs(tmp_path / "mean"), mean)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("vector", ["cls+last", "mean+max", "mean_sqrt_len+weighted_mean"])
 def test_onnx_vectors_match_those_of_the_run(vector: str, bert: Path, tmp_path: Path) -> None:
     run = learn(bert, tmp_path / "run", f"contrast(embedding_pooling={vector}, normalize=true)")

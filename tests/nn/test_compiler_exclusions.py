@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
@@ -33,6 +34,7 @@ def test_a_compiled_function_calls_excluded_functions_eagerly() -> None:
     assert counter.frame_count == 2  # the code before and after it is compiled once each
 
 
+@pytest.mark.not_fast
 def test_loading_a_model_does_not_import_the_compiler() -> None:
     check = "import sys, pretune; pretune.load('pretune-small-en'); print('torch._dynamo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True)

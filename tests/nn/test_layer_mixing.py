@@ -109,6 +109,7 @@ def test_a_task_trains_on_features_of_a_frozen_model(kind: str, objective: str, 
     assert [row["label"] for row in task.predict(["a good film a", "a bad film b"])] == ["1", "0"]
 
 
+@pytest.mark.not_fast
 def test_a_tagger_trains_on_elmo_features_with_task_word_vectors(tmp_path: Path) -> None:
     begun = start("elmo", tmp_path)
     lines = [f"a O\n{'good' if i % 2 else 'bad'} B-X\nfilm O\nzebra{i} {'B-Y' if i % 2 else 'O'}\n" for i in range(40)]

@@ -37,6 +37,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", NAMES)
 def test_training_step_compiles_to_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only shapes, which are fixed, may be read on the host. Attention is replaced by a stub; it has its own tests."""
@@ -70,6 +71,7 @@ def test_training_step_compiles_to_one_graph_for_all_batches(name: str, monkeypa
     assert counter.frame_count == 1
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
 def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +96,7 @@ def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(
     assert counter.frame_count == 2  # the first batch has no memory
 
 
+@pytest.mark.not_fast
 def test_distillation_step_compiles_to_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """With DistilBERT's three losses and matched hidden states, the teacher runs once per batch."""
     monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])

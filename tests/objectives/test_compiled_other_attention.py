@@ -19,6 +19,7 @@ from pretune.training.data_streams import DataStream
 from tests.support.tiny_training_cases import LENGTH, TEMPLATE, lstm, performer, reformer, store
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("make", "name", "whole"),
     # Reversible and recurrent stacks run eagerly; the parts before and after them are compiled.

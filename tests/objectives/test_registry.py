@@ -42,6 +42,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return info / "entry_points.txt"
 
 
+@pytest.mark.not_fast
 def test_entry_point_adds_an_objective(plugin: Path, tmp_path: Path) -> None:
     assert "half_mlm" in OBJECTIVES and "half_mlm" not in task_names()
     corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"

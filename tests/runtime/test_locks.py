@@ -102,6 +102,7 @@ def test_long_names_and_read_only_parents_are_supported(tmp_path: Path, monkeypa
     assert lock_file(tmp_path / "run") == tmp_path / "run" / ".lock"
 
 
+@pytest.mark.not_fast
 def test_second_command_on_a_folder_is_rejected(tmp_path: Path) -> None:
     """It is rejected before it changes anything, and works once the first has ended, even if that was killed."""
     (tmp_path / "text.txt").write_text("A text of a few words.\n" * 20)

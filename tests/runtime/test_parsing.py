@@ -115,6 +115,7 @@ def test_truncated_last_line_is_skipped_only_if_allowed(tmp_path: Path) -> None:
         list(read_json_lines(path))
 
 
+@pytest.mark.not_fast
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.data())
 def test_checksummed_json_detects_every_change(
     tmp_path_factory: pytest.TempPathFactory, value: Any, data: st.DataObject

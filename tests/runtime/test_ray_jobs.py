@@ -100,6 +100,7 @@ def test_cluster_prepares_the_same_bytes_despite_a_lost_worker(
     assert times == [(again.folder / path.name).stat().st_mtime_ns for path in kept]
 
 
+@pytest.mark.not_fast
 def test_errors_of_a_cluster_equal_local_ones(ray: Any, texts: Path, tmp_path: Path) -> None:
     tokenizer = pt.train_tokenizer([texts], kind="bpe", vocab_size=300)
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe broken \xff" * 10)
@@ -129,6 +130,7 @@ def test_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: p
         assert mine == pytest.approx(other, abs=1e-6)
 
 
+@pytest.mark.not_fast
 def test_teacher_on_a_cluster_gives_the_same_labels(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
     monkeypatch.setattr(teacher_labels, "EXCERPT_ROWS", 20)

@@ -102,6 +102,7 @@ nested = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.not_fast
 @given(st.dictionaries(st.text("abc", min_size=1), nested, max_size=4))
 def test_recipes_round_trip(tmp_path_factory: pytest.TempPathFactory, values: dict[str, object]) -> None:
     path = tmp_path_factory.mktemp("r") / "r.yaml"

@@ -31,6 +31,7 @@ def training(steps: int, evaluate: Callable[[Training], float] | None = None, ru
     return made
 
 
+@pytest.mark.not_fast
 def test_training_stops_early_with_the_best_parameters(tmp_path: Path) -> None:
     scores = iter([0.1, 0.5, float("nan"), 0.5])  # an equal score is not an improvement
     stopped = training(20, lambda _: next(scores), tmp_path)
@@ -54,6 +55,7 @@ def fluctuating_score(t: Training) -> float:
     return float(t.root.state_dict()["backbone.embed.tokens"].double().sum() * 1e4) % 1.0
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("averaged", [False, True])
 def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) -> None:
     def one(folder: str) -> Training:
@@ -84,6 +86,7 @@ def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) 
     same(whole, over)
 
 
+@pytest.mark.not_fast
 def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", steps=400, monitor=pt.Monitoring(patience=2))
     seen = [(line["step"], line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]

@@ -80,6 +80,7 @@ def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny("bert-tiny", tokenizer, tmp_path_factory.mktemp("model") / "bert", "mlm")
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("documents", [1, 3])
 def test_model_is_adapted_to_a_few_documents(model: Path, documents: int, tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
@@ -89,6 +90,7 @@ def test_model_is_adapted_to_a_few_documents(model: Path, documents: int, tmp_pa
     assert made.run.recipe["split_by"] == ("file" if documents == 1 else "auto")
 
 
+@pytest.mark.not_fast
 def test_too_little_text_is_rejected_before_training(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ def test_too_little_text_is_rejected_before_training(
     assert made.run.finished and not made.before and not made.after and not made.fills
 
 
+@pytest.mark.not_fast
 def test_adapt_and_pretrain_read_text_like_prepare(model: Path, tokenizer: Any, tmp_path: Path) -> None:
     table = tmp_path / "notes.csv"
     rows = "".join(f"{number},{line}\n" for number, line in enumerate(sentences(40)))

@@ -232,6 +232,7 @@ def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000008", "step-00000009"]
 
 
+@pytest.mark.not_fast
 def test_stop_signal_saves_a_checkpoint_and_stops(tmp_path: Path) -> None:
     training = make("mlm+nsp", 10_000, tmp_path, save=10_000)
     timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -253,6 +254,7 @@ def test_signal_handlers_are_restored() -> None:
 # -- budgets and schedules ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_fast
 def test_every_kind_of_budget_ends_a_training(tmp_path: Path) -> None:
     steps = make("mlm+nsp", 4, tmp_path / "a")
     last = train(steps)

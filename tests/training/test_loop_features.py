@@ -51,6 +51,7 @@ def test_batch_size_ramps_up() -> None:
     assert [len(made.next_step(share)) for share in (0.0, 0.25, 0.49, 0.5, 0.9)] == [2, 5, 8, 8, 8]
 
 
+@pytest.mark.not_fast
 def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
     from pretune.models.create_model import make_model
 
@@ -68,6 +69,7 @@ def test_stateful_objectives_reject_stages_and_ramps() -> None:
         streams(mixture, size_warmup=(0.5, 0.5))
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("settings", [{"ema_decay": 0.8}, {"average_fraction": 0.5}])
 def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
     settings: dict[str, float], tmp_path: Path

@@ -55,6 +55,7 @@ def same(one: Training, other: Training) -> None:
     assert one.streams.state() == other.streams.state()
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", ["changing", "mlm|lm", "stateful lstm", "plm with memory"])
 def test_prefetching_does_not_change_the_result(name: str) -> None:
     made = [training(name, ahead=ahead) for ahead in (False, True)]
@@ -91,6 +92,7 @@ def test_prefetching_resumes_bit_identically(limit: str, ahead: bool, tmp_path: 
     same(whole, parts[1])
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("ahead", [False, True])
 def test_recurrent_state_survives_prefetching(ahead: bool, tmp_path: Path) -> None:
     whole = training("plm with memory", ahead=not ahead)

@@ -130,6 +130,7 @@ def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
         pt.export(run, head="lm", out=tmp_path / "none")
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_and_shards_can_be_loaded(dtype: Any, tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm")
@@ -176,6 +177,7 @@ def test_unsupported_exports_are_rejected(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.not_fast
 def test_bundled_model_gives_the_same_predictions_in_a_pipeline(tmp_path: Path) -> None:
     from transformers import pipeline
 

@@ -37,6 +37,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )  # fmt: skip
 
 
+@pytest.mark.not_fast
 def test_generation_reproduces_the_text_and_stops_at_its_end(pretrained: Run) -> None:
     assert pretrained.results["lm"] < 1.0
     row = pt.generate(pretrained, ["the list of the string"])[0]
@@ -99,6 +100,7 @@ def task(pretrained: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
 )  # fmt: skip
 
 
+@pytest.mark.not_fast
 def test_classifier_uses_the_last_token_and_agrees_with_transformers(task: Run) -> None:
     from transformers import pipeline
 

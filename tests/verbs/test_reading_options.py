@@ -78,6 +78,7 @@ def test_train_vectors_applies_reading_options(table: Path, tmp_path: Path, monk
         pt.train_vectors(table, text_field="remark", encoding_errors="replace", out=tmp_path / "vectors")
 
 
+@pytest.mark.not_fast
 def test_distill_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "student": "layers=1",
@@ -92,6 +93,7 @@ def test_distill_applies_reading_options(model: Path, table: Path, tmp_path: Pat
         pt.distill(model, train=table, text_field="remark", out=tmp_path / "c", **options)
 
 
+@pytest.mark.not_fast
 def test_prune_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
     run = pt.prune(model, vocabulary_texts=table, text_field="remark", encoding_errors="replace", out=tmp_path / "a")
     kept = pt.load(run).require_tokenizer().vocabulary

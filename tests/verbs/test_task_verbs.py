@@ -129,6 +129,7 @@ def test_texts_and_files_are_tagged(tagger: Run, folder: Path, tmp_path: Path) -
     assert together.facts["scores"][0]["f1"] == together.facts["scores"][2]["f1"] == tagger.results["dev/f1"]
 
 
+@pytest.mark.not_fast
 def test_tagger_works_in_transformers(tagger: Run) -> None:
     from transformers import pipeline
 
@@ -225,6 +226,7 @@ def test_answers_are_learned_and_a_threshold_is_chosen(question_answerer: Run) -
     assert isinstance(options["threshold"], float) and options["threshold"] != 0.0
 
 
+@pytest.mark.not_fast
 def test_questions_are_answered_for_texts_and_files(question_answerer: Run, folder: Path, tmp_path: Path) -> None:
     far = " ".join(["the old house"] * 60) + " Clara went again"
     passages = ["to the house Boris went", "the old house again", far, ""]

@@ -83,6 +83,7 @@ def task(pretrained: Run, labeled: Path, tmp_path_factory: pytest.TempPathFactor
 # -- pretrain -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_fast
 def test_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
     names = {path.name for path in pretrained.folder.iterdir()}
     assert {
@@ -207,6 +208,7 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     assert np.allclose(old[name], new[name], atol=1e-6)
 
 
+@pytest.mark.not_fast
 def test_continued_pretraining_uses_the_tokenizer_of_the_model(pretrained: Run, text: Path, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
     continued = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, max_length=64))  # fmt: skip
@@ -228,11 +230,13 @@ def test_continued_pretraining_uses_the_tokenizer_of_the_model(pretrained: Run, 
 # -- finetune, predict ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_fast
 def test_finetuning_learns(task: Run) -> None:
     assert task.results["dev/accuracy"] > 0.9
     assert task.results["labels"] == ["no", "yes"]
 
 
+@pytest.mark.not_fast
 def test_predictions_are_in_order_for_any_batch_size(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.models import length_bucketing
 
@@ -288,6 +292,7 @@ def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) 
         pt.finetune("bert-tiny", labeled / "train.csv", tokenizer=pretrained, out=tmp_path / "d", dropout=other)
 
 
+@pytest.mark.not_fast
 def test_pairs_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Path) -> None:
     rows = ["text_a\ttext_b\tlabel"]
     for i in range(60):
@@ -315,6 +320,7 @@ def test_pairs_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Pat
     assert "mlm" in result.results
 
 
+@pytest.mark.not_fast
 def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     scratch = pt.finetune(
         "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, num_seeds=1,
@@ -326,6 +332,7 @@ def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", num_seeds=1)
 
 
+@pytest.mark.not_fast
 def test_invalid_labeled_data_is_rejected(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.csv"
     one.write_text("text,label\na,x\nb,x\n")
@@ -499,6 +506,7 @@ def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path)
     assert (tmp_path / "other" / "thesis.tex").exists()
 
 
+@pytest.mark.not_fast
 def test_scratch_reinitializes_the_same_network(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     still = {"epochs": 0.01, "optimizer": pt.Optimizer(lr=1e-12)}
     for name, scratch in (("kept", False), ("scratch", True), ("again", True)):

@@ -37,6 +37,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )  # fmt: skip
 
 
+@pytest.mark.not_fast
 def test_pretraining_learns_and_saves_its_memory(pretrained: Run) -> None:
     first, *_, last = (line["plm"] for line in pretrained.metrics() if "plm" in line)
     assert last < first
@@ -49,6 +50,7 @@ def test_pretraining_learns_and_saves_its_memory(pretrained: Run) -> None:
     assert memory.states[0].shape[1:] == (8, 32) and len(memory.states) == 2
 
 
+@pytest.mark.not_fast
 def test_finetuned_model_predicts_like_transformers(pretrained: Run, tmp_path: Path) -> None:
     from transformers import pipeline
 

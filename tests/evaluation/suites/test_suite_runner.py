@@ -58,6 +58,7 @@ def evaluated() -> tuple[Path, Path, Any]:
     return data, out, pt.evaluate(start() / "start", data=data, out=out, **OPTIONS)
 
 
+@pytest.mark.not_fast
 def test_every_available_task_is_scored() -> None:
     _, out, result = evaluated()
     found = result.evaluation
@@ -104,6 +105,7 @@ def test_finished_tasks_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
         pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "num_seeds": 3})
 
 
+@pytest.mark.not_fast
 def test_killed_evaluation_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_suite_files(tmp_path / "data")
     options = {**OPTIONS, "tasks": ["cola"]}
@@ -134,6 +136,7 @@ def test_two_evaluations_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         pt.compare(out, out / "cola")
 
 
+@pytest.mark.not_fast
 def test_task_can_use_the_model_of_another_task(tmp_path: Path) -> None:
     rows = [{"premise": text, "hypothesis": "stone", "label": ["entailment", "not_entailment"][int(label)], "idx": i}
             for i, (text, label) in enumerate(sentences(16))]  # fmt: skip
@@ -153,6 +156,7 @@ def test_task_can_use_the_model_of_another_task(tmp_path: Path) -> None:
         assert archive.namelist() == ["LiDiRus.jsonl"]
 
 
+@pytest.mark.not_fast
 def test_unlabeled_diagnostics_are_predicted_for_the_submission(tmp_path: Path) -> None:
     """GLUE distributes its diagnostics without labels; these are in another file."""
     labels = ("entailment", "neutral", "contradiction")
@@ -191,6 +195,7 @@ def test_invalid_requests_are_rejected(tmp_path: Path) -> None:
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", num_seeds=0)
 
 
+@pytest.mark.not_fast
 def test_evaluate_on_the_command_line(tmp_path: Path) -> None:
     data = write_suite_files(tmp_path / "data")
     options = [

@@ -18,6 +18,7 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.not_fast
 def test_superglue_tasks_are_evaluated(tmp_path: Path) -> None:
     for name, rows in SUPERGLUE.items():
         (tmp_path / name).mkdir()

@@ -87,6 +87,7 @@ def test_generated_texts_are_scored(
     assert {row["task"] for row in pt.compare(tmp_path / "out", tmp_path / "out")} == titles
 
 
+@pytest.mark.not_fast
 def test_learnable_task_is_learned(tmp_path: Path) -> None:
     tasks, files, _ = SUITES["translation"]
     write_files(tmp_path / "data", files)

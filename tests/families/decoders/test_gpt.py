@@ -182,6 +182,7 @@ def test_a_classifier_with_another_pooling_is_not_exported_as_a_transformers_cla
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["GPT2Model"]
 
 
+@pytest.mark.not_fast
 def test_parameter_counts_of_presets_match_the_releases() -> None:
     """Counts of the released checkpoints; GPT-3 was never released, and gpt2-mini is a preset of pretune only."""
     from transformers import AutoConfig, AutoModelForCausalLM

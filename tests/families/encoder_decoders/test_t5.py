@@ -62,6 +62,7 @@ def test_classifier_round_trips_through_transformers(variant: str, tmp_path: Pat
     assert_classifier(family, T5 | changes, tmp_path)
 
 
+@pytest.mark.not_fast
 def test_a_folder_like_that_of_rut5_loads(tmp_path: Path) -> None:
     """The folder has older config keys and a Cyrillic sentencepiece model, but no tokenizer.json and no sentinel tokens."""
     from transformers import T5Tokenizer

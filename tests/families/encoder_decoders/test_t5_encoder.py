@@ -121,6 +121,7 @@ class EncoderCase(Case):
             return model.root.eval().backbone(batch.packed).last  # type: ignore[no-any-return]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", ["t5", pytest.param("mt5", marks=pytest.mark.slow)])
 def test_no_config_key_is_ignored(name: str, tmp_path: Path) -> None:
     check_config_keys(EncoderCase(name, CLASSES[name], ""), tmp_path)
@@ -165,6 +166,7 @@ def test_the_architecture_selects_the_variant_of_a_family() -> None:
     assert find_family("bert", "x", "T5EncoderModel") is FAMILIES["bert"]
 
 
+@pytest.mark.not_fast
 def test_ids_states_and_vectors_of_a_folder_with_tokenizer_match_transformers(tmp_path: Path) -> None:
     reference, hf_tokenizer = with_tokenizer(tmp_path)
     compare_texts(reference, hf_tokenizer, tmp_path, RUSSIAN, RUSSIAN[::-1])
@@ -176,6 +178,7 @@ def test_ids_states_and_vectors_of_a_folder_with_tokenizer_match_transformers(tm
     assert np.load(tmp_path / "vectors.npy").shape == (len(RUSSIAN), 32) and vectors is not None
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("modules", ["mean", "all"])
 def test_sentence_vectors_match_sentence_transformers(modules: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
@@ -216,6 +219,7 @@ def test_it_can_be_fine_tuned_like_any_encoder(tmp_path: Path) -> None:
     assert len(answers) == 1
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("variant", ["1.0", "1.1"])
 def test_onnx_states_match(variant: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")

@@ -188,6 +188,7 @@ def test_unsupported_settings_are_refused() -> None:
             family.build(family.read_config(BIG_BIRD | changes))
 
 
+@pytest.mark.not_fast
 def test_a_layer_compiles_once_without_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no graph break, and other lengths of the same capacity do not recompile."""
     from torch._dynamo.testing import CompileCounter

@@ -196,6 +196,7 @@ def test_vectors_of_a_sentence_transformers_folder_match(tmp_path: Path) -> None
     close(ours.norm(dim=1), torch.ones(len(TEXTS)))
 
 
+@pytest.mark.not_fast
 def test_onnx_states_match(tmp_path: Path) -> None:
     """Texts reach the logarithmic buckets, and contain tokens with the padding id."""
     pytest.importorskip("onnx")

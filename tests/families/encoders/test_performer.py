@@ -58,6 +58,7 @@ def test_packed_sequences_match_single_ones_and_padding_is_ignored(pattern: Any)
         torch.testing.assert_close(layer, more[number][: len(layer)], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.not_fast
 @torch.no_grad()
 def test_with_many_random_features_it_approximates_bert() -> None:
     model = make(num_random_features=20_000, initializer_range=0.1)
@@ -85,6 +86,7 @@ def test_random_features_are_saved_and_loaded(tmp_path: Path) -> None:
         pt.export(tmp_path / "a", out=tmp_path / "out")
 
 
+@pytest.mark.not_fast
 def test_the_same_seed_draws_the_same_features() -> None:
     first, again, other = (make_model("performer-tiny", seed=seed).backbone.layers[0] for seed in (1, 1, 2))
     features = [layer.attention.part.attend.features for layer in (first, again, other)]

@@ -126,6 +126,7 @@ def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Mode
         assert len(set(map(len, found))) > 1  # some ended, at different steps
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("rule", ["greedy", "both"])
 def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty: float, rule: str) -> None:

@@ -15,6 +15,7 @@ from tests.support.cli import run_command
 from tests.support.translation_models import GERMAN, SENTENCES, SIZES, folder, trained
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("kind", SIZES)
 def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
     rows = pt.translate(trained(kind), SENTENCES)
@@ -42,6 +43,7 @@ def test_scores_are_log_probabilities_over_the_length() -> None:
     assert beam.score == pytest.approx(float(total) / len(ids) ** 0.7, rel=1e-4)
 
 
+@pytest.mark.not_fast
 def test_ensembles_average_next_token_probabilities() -> None:
     runs = [trained("rnn"), trained("rnn", seed=1)]
     translator = Translator.load(runs)

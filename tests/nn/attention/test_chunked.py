@@ -80,6 +80,7 @@ def run(attention: LSHAttention, x: Tensor, packed: Packed) -> Tensor:
     return out
 
 
+@pytest.mark.not_fast
 @settings(max_examples=25)
 @given(lengths=lengths_strategy, rounds=st.integers(1, 3), seed=st.integers(0, 99))
 def test_lsh_attention_of_packed_sequences_matches_single_ones(lengths: list[int], rounds: int, seed: int) -> None:

@@ -148,6 +148,7 @@ def test_packed_texts_list_few_superfluous_blocks(name: str) -> None:
     assert listed.sum() <= 1.1 * needed.sum()
 
 
+@pytest.mark.not_fast
 def test_a_block_mask_compiles_once_without_graph_breaks() -> None:
     """There is no graph break, so no host synchronization, and other lengths of one capacity have the same shapes."""
     from torch._dynamo.testing import CompileCounter

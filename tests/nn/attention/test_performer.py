@@ -72,6 +72,7 @@ def test_more_features_come_closer_to_softmax(name: str) -> None:
     assert errors[3] < 1e-4
 
 
+@pytest.mark.not_fast
 def test_weights_are_unbiased_and_orthogonal_features_reduce_variance() -> None:
     q, k = (torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed)) * 0.5 for seed in (1, 2))
 

@@ -42,6 +42,7 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pa
     return out
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=25)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
@@ -68,6 +69,7 @@ def test_combined_patterns(name: str) -> None:
     assert (causal & window(2)).reach == (2, 0)
 
 
+@pytest.mark.not_fast
 @settings(max_examples=25)
 @given(lengths_strategy, st.data())
 def test_cross_attention_matches_a_naive_loop(lengths: list[int], data: st.DataObject) -> None:
@@ -166,6 +168,7 @@ def test_groups_cover_every_token_once_with_little_padding() -> None:
     assert sum(group.queries.numel() for group in groups) < 1.5 * sum(lengths)
 
 
+@pytest.mark.not_fast
 def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the mask and score of the flex path with torch's uncompiled reference implementation."""
     from torch.nn.attention import flex_attention as library

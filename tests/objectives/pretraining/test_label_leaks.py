@@ -140,6 +140,7 @@ def assert_labels_are_unpredictable(parts: list[tuple[list[Array], list[Array]]]
     assert abs(labels[asked].mean() - 0.5) < 0.03
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("objective", [NSP(), SOP()], ids=["nsp", "sop"])
 @pytest.mark.parametrize("name", [*CORPORA, "several files in one store"])
 def test_surface_features_of_pairs_do_not_predict_the_label(name: str, objective: NSP | SOP) -> None:
@@ -215,6 +216,7 @@ def dialogues(sources: int, count: int = 3000) -> Dialogues:
     return made
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("sources", [1, 3])
 @pytest.mark.parametrize("length", [48, 128])
 def test_surface_features_of_dialogues_do_not_predict_the_label(sources: int, length: int) -> None:
@@ -324,6 +326,7 @@ def train_and_held_out_data(objective: str, name: str) -> list[Data]:
     return [Data(store.tokenizer, TEMPLATE, store=store, documents=part) for part in documents]
 
 
+@pytest.mark.not_fast
 def test_nsp_learns_nothing_from_random_words_of_several_files() -> None:
     """A few steps are enough to learn from sources that give the label away."""
     accuracy = accuracy_after_training("nsp", *train_and_held_out_data("nsp", "several files"), steps=30, count=3000)

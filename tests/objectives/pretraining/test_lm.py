@@ -24,6 +24,7 @@ def test_targets_are_the_next_tokens(kind: Kind) -> None:
     assert sequences.pattern is not None and sequences.pattern.name == "causal"
 
 
+@pytest.mark.not_fast
 @settings(max_examples=15)
 @given(st.integers(1, 4), st.integers(4, 40), st.integers(1, 3), st.integers(0, 99))
 def test_streams_predict_every_token_of_a_document_except_the_first(

@@ -104,6 +104,7 @@ def windows(epoch: StreamEpoch | object, objective: LM | BiLM, count: int) -> li
     return [collate(objective.corrupt(sequences, data().tokenizer, EpochRandom(0))) for sequences in made]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("backward", [False, True])
 def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> None:
     objective = LM(stateful=True, backward=backward)
@@ -122,6 +123,7 @@ def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> Non
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> None:
     """States and gradients are equal, window after window, with recurrent state."""
@@ -147,6 +149,7 @@ def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> N
         torch.testing.assert_close(ahead.grad, back.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.not_fast
 def test_both_directions_carry_state_in_their_own_streams() -> None:
     objective = BiLM(stateful=True)
     torch.manual_seed(0)

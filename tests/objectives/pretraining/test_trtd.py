@@ -143,6 +143,7 @@ def test_generator_and_discriminator_use_language_embeddings(name: str, tmp_path
         assert ((vectors.grad.abs().sum(1) > 0) == languages_read).all()
 
 
+@pytest.mark.not_fast
 def test_rtd_and_trtd_share_a_head_and_both_networks_are_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 

@@ -48,6 +48,7 @@ def test_increasing_mean_weights_increase_along_the_text() -> None:
     assert pool(torch.zeros(1, 2), pack_lists([[], [3]]), "increasing_mean").tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
+@pytest.mark.not_fast
 def test_lstm_pretrained_as_autoencoder_learns_to_classify(tmp_path: Path) -> None:
     import pretune as pt
 

@@ -36,6 +36,7 @@ def sequence(sequences: Sequences, row: int) -> list[int]:
     return sequences.ids[sequences.offsets[row] : sequences.offsets[row + 1]].tolist()
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12)
 @given(pairs=texts_strategy, both=st.booleans(), length=st.integers(8, 60), template=st.sampled_from(sorted(TEMPLATES)))

@@ -23,6 +23,7 @@ from tests.support.task_rows import positive_pairs as pairs
 from tests.support.task_rows import scored_pairs as scored
 
 
+@pytest.mark.not_fast
 def test_contrast_learns_from_pairs(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", pairs(160)), write(tmp_path / "dev.jsonl", pairs(30, seed=1))
     run = learn("contrast", train, tmp_path / "run", dev, epochs=6)
@@ -38,6 +39,7 @@ def test_contrast_learns_from_pairs(tmp_path: Path) -> None:
         run.predict(["red"])
 
 
+@pytest.mark.not_fast
 def test_contrast_learns_from_scores(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", scored(150)), write(tmp_path / "dev.jsonl", scored(40, seed=1))
     run = learn("contrast", train, tmp_path / "run", dev, epochs=6)

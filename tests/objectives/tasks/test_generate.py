@@ -49,6 +49,7 @@ def translation_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     return tune(model, folder / "train.csv", folder / "run", "generate(max_new_tokens=4)", steps=90)
 
 
+@pytest.mark.not_fast
 def test_prefix_determines_the_output(translation_run: pt.Run) -> None:
     assert translation_run.results["dev/exact_match"] == 1.0
     for word, words in WORDS.items():
@@ -130,6 +131,7 @@ def test_saved_and_exported_models_give_the_same_answers(translation_run: pt.Run
         assert tokenizer.decode(new, skip_special_tokens=True).strip() == answer["answer"]
 
 
+@pytest.mark.not_fast
 def test_labels_as_texts_are_scored_as_classes(tmp_path: Path) -> None:
     rows = [f"{word} {i},{'warm' if word in ('red', 'fire') else 'cold'}" for i in range(8) for word in WORDS]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")

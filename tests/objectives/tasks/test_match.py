@@ -115,6 +115,7 @@ def normalize_text(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFKD", text).casefold() if c.isalnum())
 
 
+@pytest.mark.not_fast
 @settings(max_examples=40)
 @given(st.sampled_from([kind for kind in KINDS if kind != "items"]), st.data())
 def test_tokens_of_a_span_decode_to_it(kind: Kind, draw: st.DataObject) -> None:

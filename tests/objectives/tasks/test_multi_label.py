@@ -43,6 +43,7 @@ def test_predictions_have_zero_one_or_several_labels(run: pt.Run) -> None:
     assert sum(two["probabilities"].values()) > 1.5
 
 
+@pytest.mark.not_fast
 def test_export_and_import_agree_with_transformers(run: pt.Run, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

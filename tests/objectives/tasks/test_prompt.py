@@ -46,6 +46,7 @@ def prompt_run(task: Path) -> pt.Run:
     return tune(task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(size=8))
 
 
+@pytest.mark.not_fast
 def test_few_examples_are_enough(prompt_run: pt.Run) -> None:
     assert prompt_run.results["rows"] == 24 and prompt_run.results["dev/accuracy"] > 0.9
     answers = prompt_run.predict(["lovely walk 3", "awful walk 3"])

@@ -45,6 +45,7 @@ def test_regress_learns_numbers_of_any_scale(run: pt.Run) -> None:
     )  # the head includes mean and standard deviation
 
 
+@pytest.mark.not_fast
 def test_predictions_and_loss_equal_those_of_transformers(run: pt.Run, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -158,6 +158,7 @@ def test_predicate_is_marked_and_repeated() -> None:
         assert [answer["tags"] for answer in answers] == tags
 
 
+@pytest.mark.not_fast
 def test_very_long_inputs_are_supported() -> None:
     examples = tagged([["word"] * 40_000, ["x" * 1_000_000], ["\u0001"]])
     task = parse_objective("tag", labels=TAGS).objectives[0]

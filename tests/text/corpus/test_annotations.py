@@ -127,6 +127,7 @@ def test_span_is_one_word_and_nothing_else_changes(kind: Kind, data: st.DataObje
     assert (marked["words"] == expected).all()
 
 
+@pytest.mark.not_fast
 @settings(max_examples=60)
 @given(odd.filter(lambda text: bool(text.strip()) and JOINT[0] not in text), st.data())
 def test_tokenizers_that_trim_offsets_find_the_same_words(text: str, data: st.DataObject) -> None:
@@ -248,6 +249,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.not_fast
 def test_spans_only_change_word_starts_for_any_number_of_processes(tmp_path: Path) -> None:
     plain = prepared(tmp_path)
     assert set(plain.manifest["settings"]) == {"language", "split_by", "text_field", "encoding_errors", "shard_bytes"}

@@ -69,6 +69,7 @@ def test_paragraphs_without_sentence_ends_are_split() -> None:
     assert all(end - start <= LONGEST for start, end in split_sentences("word " * 10_000))
 
 
+@pytest.mark.not_fast
 def test_unmatched_quotation_marks_take_linear_time() -> None:
     started = time.monotonic()
     split_sentences("«" * 200_000)

@@ -140,6 +140,7 @@ def test_known_words_start_from_word_vectors(tmp_path: Path) -> None:
         copy_word_vectors(model, made(), "file")
 
 
+@pytest.mark.not_fast
 def test_pretraining_starts_from_a_word_vector_file(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("good film . bad film .\n\nthe good .", encoding="utf-8")
     rows = "\n".join(f"{w} {' '.join(['0.25'] * 128)}" for w in ("good", "film"))

@@ -159,6 +159,7 @@ def test_encoding_with_offsets_gives_the_same_ids(kind: Kind, texts: list[str]) 
         assert all(0 <= begin <= end <= len(text) for begin, end in zip(begins, ends, strict=True))
 
 
+@pytest.mark.not_fast
 def test_offsets_are_right_for_text_that_spells_a_special_token() -> None:
     for kind in KINDS:
         tokenizer = store(kind).tokenizer

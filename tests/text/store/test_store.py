@@ -81,6 +81,7 @@ def test_stores_of_another_version_are_rejected(tmp_path: Path) -> None:
 real_text = st.text(min_size=1).filter(lambda text: bool(text.strip()))
 
 
+@pytest.mark.not_fast
 @settings(max_examples=40)
 @given(st.lists(real_text, min_size=1, max_size=8), st.integers(1, 200))
 def test_documents_and_sentences_address_exactly_the_original_text(texts: list[str], shard_bytes: int) -> None:
@@ -144,6 +145,7 @@ def test_reading_out_of_range_raises_an_error() -> None:
     assert span_indices(np.array([], dtype=int), np.array([], dtype=int)).tolist() == []
 
 
+@pytest.mark.not_fast
 def test_ids_are_stored_in_two_bytes_if_they_fit(tmp_path: Path) -> None:
     assert make(tmp_path, ["Hello."]).read(0, 1).dtype == np.uint16
     big = Tokenizer.from_state(tokenizer().state())
@@ -155,6 +157,7 @@ def test_ids_are_stored_in_two_bytes_if_they_fit(tmp_path: Path) -> None:
 # -- reproducible bytes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_fast
 def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, english: list[str]) -> None:
     results = []
     for processes in (1, 2, 3):
@@ -297,6 +300,7 @@ def run_prepare(folder: Path, out: Path, **options: object) -> subprocess.Comple
     return run_process(*command, check=False, **options)
 
 
+@pytest.mark.not_fast
 def test_full_disk_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path, english: list[str]) -> None:
     write_jsonl(tmp_path / "a.jsonl", english)
     tokenizer().save(tmp_path)
@@ -325,6 +329,7 @@ def test_full_disk_gives_a_one_line_error_and_leaves_no_files(tmp_path: Path, en
     assert left == []
 
 
+@pytest.mark.not_fast
 def test_file_size_limit_gives_a_one_line_error(tmp_path: Path, english: list[str]) -> None:
     write_jsonl(tmp_path / "a.jsonl", english)
     tokenizer().save(tmp_path)

@@ -132,6 +132,7 @@ def test_settings_with_vocab_txt(files: Files, config: Files, tmp_path: Path) ->
     check(write(tmp_path, files, config, "bert"))
 
 
+@pytest.mark.not_fast
 def test_added_tokens_and_custom_names_with_vocab_txt(tmp_path: Path) -> None:
     count = len(words(True)) + 5
     tokenizer = check(

@@ -197,6 +197,7 @@ def test_template_with_missing_roles_is_not_saved(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "tokenizer.json").read_text()) == json.loads(tokenizer.backend.to_str())
 
 
+@pytest.mark.not_fast
 def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
     from transformers import BertTokenizer
 
@@ -224,6 +225,7 @@ def test_vocab_json_and_merges_restore_the_byte_level_tokenizer(tmp_path: Path, 
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
 @pytest.mark.parametrize("extra", [{}, {"byte_fallback": True}, {"user_defined_symbols": ["(", "<x>"]}])
 def test_sentencepiece_models_give_the_pieces_of_the_library(

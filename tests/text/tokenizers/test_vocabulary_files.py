@@ -16,6 +16,7 @@ from pretune.text.tokenizers.training import train_on_documents
 from tests.support.texts import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("config", [None, {"extra_ids": 100, "eos_token": "</s>", "tokenizer_class": "T5Tokenizer"}])
 def test_t5_gets_its_sentinels_from_the_pieces(config: dict[str, Any] | None, tmp_path: Path) -> None:
     from transformers import T5Tokenizer

@@ -74,6 +74,7 @@ def test_layer_features_learn_and_are_restored(objective: str, tmp_path: Path) -
     assert right / len(lines) == run.results["dev/accuracy"]
 
 
+@pytest.mark.not_fast
 def test_frozen_features_learn(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", "frozen", "classify(pooling=mean) on mix/bilstm", steps=60)
     assert run.results["dev/accuracy"] > 0.9

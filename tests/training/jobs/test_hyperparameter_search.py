@@ -154,6 +154,7 @@ def test_given_settings_are_not_searched() -> None:
     assert count_layers("bert-tiny") == 2 and count_layers(str(start() / "start")) == 4
 
 
+@pytest.mark.not_fast
 def test_tune_finetunes_models_and_keeps_the_best(tmp_path: Path) -> None:
     folder, out = start(), tmp_path / "tuned"
     options: dict[str, Any] = {"dev": folder / "train.csv", "out": out, "epochs": 1}

@@ -54,6 +54,7 @@ def learn(objective: str, names: list[str], out: Path, model: str = "xlm-tiny", 
     return pt.pretrain(model, data, objective=objective, out=out, **SETTINGS | changes)
 
 
+@pytest.mark.not_fast
 def test_tlm_and_mlm_on_translations_and_text_of_two_languages(tmp_path: Path) -> None:
     run = learn("tlm|mlm", ["en", "fr", "pairs.en.txt", "pairs.fr.txt"], tmp_path / "run")
     found = {name for line in run.metrics() for name in line}
@@ -71,6 +72,7 @@ def test_tlm_and_mlm_on_translations_and_text_of_two_languages(tmp_path: Path) -
         learn("mlm", [f"de={files() / 'fr'}", "en"], tmp_path / "other", model=str(tmp_path / "run"))
 
 
+@pytest.mark.not_fast
 def test_rtd_and_trtd_on_translations_and_text_of_two_languages(tmp_path: Path) -> None:
     batch = pt.Batching(tokens=256, max_length=48, language_alpha=0.5)
     names = ["en", "fr", "pairs.en.txt", "pairs.fr.txt"]
@@ -86,6 +88,7 @@ def test_rtd_and_trtd_on_translations_and_text_of_two_languages(tmp_path: Path) 
         learn("trtd", ["text.en.txt"], tmp_path / "none")
 
 
+@pytest.mark.not_fast
 def test_files_of_several_languages_become_stores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ def test_dlm_on_dialogues(objective: str, names: list[str], tmp_path: Path) -> N
     assert all(torch.equal(x, again.root.tensors()[name]) for name, x in model.root.tensors().items())
 
 
+@pytest.mark.not_fast
 def test_bilm_on_a_bidirectional_model(tmp_path: Path) -> None:
     run = learn("bilm", ["en"], tmp_path / "run", model="elmo-transformer-tiny")
     assert {"bilm/forward", "bilm/backward", "dev/bilm/forward"} <= {name for line in run.metrics() for name in line}
@@ -125,7 +129,7 @@ def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(PretuneError, match=r"some of tlm, mlm train on rows and some on running text; give a store"):
         learn("tlm|mlm", ["pairs.en.txt", "pairs.fr.txt"], out)
-    with pytest.raises(PretuneError, match="tlm and dlm need different kinds of rows"):
+    with pytest.raises(PretuneError, match="tlm and dlm need different kinds of input rows"):
         learn("tlm|dlm", ["pairs.en.txt", "pairs.fr.txt"], out)
     with pytest.raises(PretuneError, match=r"text\.en\.txt has 60 lines and .*text\.fr\.txt has 20"):
         learn("tlm", ["text.en.txt", "text.fr.txt"], out)
@@ -140,6 +144,7 @@ def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
         learn("bilm", ["en"], out, model="bert-tiny")
 
 
+@pytest.mark.not_fast
 def test_languages_must_be_known(tmp_path: Path) -> None:
     lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
     with pytest.raises(

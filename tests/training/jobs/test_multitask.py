@@ -61,6 +61,7 @@ def multitask_run(task_folder: Path) -> pt.Run:
     return tune(task_folder / "bert", files(task_folder, "mood", "warm"), task_folder / "run", "classify", steps=80)
 
 
+@pytest.mark.not_fast
 def test_both_tasks_are_learned(multitask_run: pt.Run) -> None:
     results = multitask_run.results
     assert results["dev/mood/accuracy"] > 0.9 and results["dev/warm/accuracy"] > 0.9
@@ -133,6 +134,7 @@ def test_tasks_of_different_kinds_can_be_combined(task_folder: Path, tmp_path: P
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
 
 
+@pytest.mark.not_fast
 def test_fitted_values_are_stored_per_task(task_folder: Path, tmp_path: Path) -> None:
     """Two regression heads have different scales, and the question-answering task has its threshold."""
     made = {}
@@ -174,6 +176,7 @@ def test_single_named_task_equals_the_unnamed_task(task_folder: Path, tmp_path: 
     assert named.predict(["red"]) == alone.predict(["red"])
 
 
+@pytest.mark.not_fast
 def test_seeds_on_several_devices_give_the_same_results(
     task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +196,7 @@ def test_seeds_on_several_devices_give_the_same_results(
     assert shared == [2] and here.results["seeds"] == there.results["seeds"]
 
 
+@pytest.mark.not_fast
 def test_command_line_takes_named_files(task_folder: Path, tmp_path: Path) -> None:
     arguments = [f"{name}={file}" for name, file in files(task_folder, "mood", "warm").items()]
     results = run_command(
@@ -214,6 +218,7 @@ def test_command_line_takes_named_files(task_folder: Path, tmp_path: Path) -> No
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
+@pytest.mark.not_fast
 def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None:
     def one(name: str, **options: Any) -> pt.Run:
         return tune(

@@ -114,6 +114,7 @@ def test_rows_and_running_text_cannot_be_mixed(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("objective", ["spans", "skip_thought"])
 def test_running_text_uses_the_same_pipeline(tmp_path: Path, objective: str) -> None:
     text = [f"The {a} sees the {b}. The {b} sees the {a}. It rains. The {a} sleeps." for a in WORDS for b in WORDS]

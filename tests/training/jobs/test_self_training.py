@@ -38,6 +38,7 @@ def self_training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("file", ["more.csv", "more.txt"])
 def test_student_learns_from_confident_predictions(file: str, self_training_folder: Path, tmp_path: Path) -> None:
     run = tune(
@@ -56,6 +57,7 @@ def test_student_learns_from_confident_predictions(file: str, self_training_fold
     assert run.recipe["unlabeled"] == str(self_training_folder / file) and teacher.results["rows"] == 10
 
 
+@pytest.mark.not_fast
 def test_soft_labels_transfer_the_uncertainty_of_the_teacher(self_training_folder: Path, tmp_path: Path) -> None:
     """All texts are used, with the probabilities of the teacher, which the student approaches."""
     run = tune(
@@ -71,6 +73,7 @@ def test_soft_labels_transfer_the_uncertainty_of_the_teacher(self_training_folde
     assert np.abs(ours - theirs).mean() < 0.1 and run.results["dev/accuracy"] >= 0.8
 
 
+@pytest.mark.not_fast
 def test_students_on_several_devices_give_the_same_results(
     self_training_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

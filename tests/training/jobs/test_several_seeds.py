@@ -41,6 +41,7 @@ def test_best_of_three_seeds_is_kept_and_all_are_reported(tmp_path: Path) -> Non
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
 
 
+@pytest.mark.not_fast
 def test_seeds_on_several_devices_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tune(tmp_path / "here", num_seeds=2, budget=pt.Budget(steps=3))
     shared = share_here(monkeypatch)
@@ -55,6 +56,7 @@ def test_failed_runs_are_counted(tmp_path: Path) -> None:
     assert run.results["seeds"]["failed"] == 2
 
 
+@pytest.mark.not_fast
 def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
     tune(tmp_path / "run", num_seeds=2)
     (tmp_path / "run" / "results.json").unlink()
@@ -64,6 +66,7 @@ def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
     assert weights.stat().st_mtime_ns == before
 
 
+@pytest.mark.not_fast
 def test_few_examples_get_five_seeds_and_one_seed_alone_is_identical(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", budget=pt.Budget(steps=2))
     assert run.results["seeds"]["count"] == 5

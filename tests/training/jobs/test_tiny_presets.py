@@ -61,6 +61,7 @@ def test_tiny_preset_runs(name: str, tmp_path: Path) -> None:
     assert load_model(tmp_path / "run").backbone.width in (128, 256)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("name", "continues_state"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
 def test_only_stateful_objectives_carry_recurrent_state(
     name: str, continues_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +158,7 @@ def test_presets_have_the_published_objective_and_optimizer(name: str, objective
     assert (preset["objective"], preset["optimizer"]["name"]) == (objective, optimizer)
 
 
+@pytest.mark.not_fast
 def test_electra_saves_both_networks(tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 

@@ -63,6 +63,7 @@ def test_both_directions_learn_the_task_and_are_ensembled() -> None:
     assert "forward lm" in result.describe()
 
 
+@pytest.mark.not_fast
 def test_vocabulary_is_that_of_the_task_and_known_words_keep_their_embeddings() -> None:
     folder = ulmfit_folder()
     result = ulmfit_result()

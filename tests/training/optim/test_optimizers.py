@@ -136,6 +136,7 @@ def test_muon_direction_equals_that_of_torch() -> None:
     assert cosine > 0.99
 
 
+@pytest.mark.not_fast
 def test_muon_learns() -> None:
     training = make("mlm|lm", 25)
     training.optimizer = resolve_section(Optimizer, Optimizer(name="muon", lr=3e-3, muon_lr=0.02))

@@ -52,7 +52,9 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
     """Split the packed sequences of an attention call into chunks of `size` tokens, once for all layers."""
     side = layout.queries
     if layout.keys is not side:
-        raise PretuneError("chunked attention supports neither memory nor a cache; choose another kind of attention")
+        raise PretuneError(
+            "chunked attention supports self-attention only, without memory or cache; choose another kind of attention"
+        )
     name = ("chunks", size)
     if name not in side.cache:
         side.cache[name] = _cut(side, size)

@@ -71,7 +71,7 @@ class SpanCorruption(Seq2Seq):
         if need > has:
             raise PretuneError(
                 f"spans in sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
-                f"train a tokenizer with --extra-ids {need}, or set a smaller batch.max_length"
+                f"train a tokenizer with `pretune tokenizer train --extra-ids {need}`, or set a smaller batch.max_length"
             )
         longest = int(hidden[0]) + need + count_special_items(template.target) - 1
         return text_epoch(data, packing, draws, spare=max(0, longest - packing.length))
