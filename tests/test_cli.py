@@ -124,6 +124,7 @@ def test_invalid_input_prints_one_line_and_exits_with_an_error(arguments: list[s
     assert message in answer.stderr
 
 
+@pytest.mark.not_fast
 def test_unknown_options_suggest_the_nearest() -> None:
     answer = run("prepare", "--tokeniser", "x", check=False)
     assert answer.returncode != 0

@@ -252,6 +252,7 @@ def test_augmentation_is_deterministic_and_uses_known_words(tmp_path: Path) -> N
     assert both.texts == few + made and both.pairs == ["x", "y", *varied.pairs]
 
 
+@pytest.mark.not_fast
 def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     data = start() / "train.csv"
     other = tmp_path / "other.csv"

@@ -46,6 +46,7 @@ def test_weights_are_pruned_gradually(tmp_path: Path) -> None:
     assert load(tmp_path / "small").sparse and load(tmp_path / "small/intermediate/pruned").backbone.depth == 2
 
 
+@pytest.mark.not_fast
 def test_half_precision_is_kept(tmp_path: Path) -> None:
     load(trained()).save(tmp_path / "half", torch.bfloat16)
     run = pt.prune(tmp_path / "half", drop_layers="top(1)", out=tmp_path / "small")

@@ -183,6 +183,7 @@ def test_options_of_a_command_are_known_only_while_it_runs() -> None:
     assert if_option("encoding-errors", "--encoding-errors")
 
 
+@pytest.mark.not_fast
 def test_call_graph_follows_calls_methods_and_values() -> None:
     """Callers are found through the function of a verb, a method by its name, and a table of classes."""
 

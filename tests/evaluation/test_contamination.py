@@ -35,6 +35,7 @@ def rows(*texts: str) -> SuiteRows:
     return made
 
 
+@pytest.mark.not_fast
 def test_overlapping_texts_are_found(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     found = ngram_overlap(store, [rows(SEEN, OTHER, "Small words, stand here — now", "Few words here")])

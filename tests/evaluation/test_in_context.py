@@ -83,6 +83,7 @@ def test_task_is_scored_in_context(model: str, shots: int, tmp_path: Path) -> No
         pt.evaluate(models() / model, shots=shots + 1, **{**options, "num_seeds": 2})
 
 
+@pytest.mark.not_fast
 def test_several_devices_give_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def share_out(work: Any, jobs: Any, devices: int) -> None:
         for job in pickle.loads(pickle.dumps(jobs)):
@@ -230,6 +231,7 @@ def test_entities_are_scored_within_the_query() -> None:
     assert kind.gold(rows[0]) == " b left." and kind.answer(rows[0], [-2.0, -1.0]) == {"answer": "b"}
 
 
+@pytest.mark.not_fast
 def test_task_without_a_prompt_gets_a_default() -> None:
     pair: list[dict[str, Any]] = [{"text": "a", "pair": "b", "label": "x"}, {"text": "a", "pair": "c", "label": "y"}]
     asking = in_context("qam-en", "xglue", pair)

@@ -193,6 +193,7 @@ def test_a_task_with_pairs_adds_and_trains_a_missing_separator(name: str, tmp_pa
     assert load_model(single.folder).config.vocab_size == len(WORDS) + 1
 
 
+@pytest.mark.not_fast
 def test_transformers_reads_the_separator_of_an_export(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -192,6 +192,7 @@ def compare(folder: Path, theirs: Any, head: str, rows: Path) -> None:
         close(ours, wanted)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("name", "kind", "head"), CASES, ids=[kind for _, kind, _ in CASES])
 def test_logits_match_transformers_after_import_and_after_export(
     name: str, kind: str, head: str, tmp_path: Path

@@ -197,6 +197,7 @@ def test_folders_that_cannot_be_deleted_yet_are_deleted_later(tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.not_fast
 def test_a_run_on_a_file_system_with_delayed_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old checkpoints that cannot be deleted do not end training."""
     remove = shutil.rmtree

@@ -101,6 +101,7 @@ def test_a_run_with_only_damaged_checkpoints_stops(name: str, tmp_path: Path) ->
         load_newest(tmp_path)
 
 
+@pytest.mark.not_fast
 def test_states_with_a_valid_checksum_and_odd_values_are_refused_or_read(tmp_path: Path) -> None:
     """A checksum detects damage, but not forgery: values are checked nevertheless."""
     save(tmp_path / "good", (20,))

@@ -269,6 +269,7 @@ def test_strategies(parts: list[str]) -> None:
     refused_in_one_line(parse_strategy, "+".join(parts))
 
 
+@pytest.mark.not_fast
 @plenty
 @given(some(NUMBERS) | st.text(max_size=5), some(["min", "h", "steps", "tokens", "flops", "s", "", "x" * 300]))
 def test_budgets_in_words(number: str, unit: str) -> None:

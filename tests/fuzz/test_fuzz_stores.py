@@ -91,6 +91,7 @@ def test_damaged_stores_at_length(kind: Kind, tmp_path: Path) -> None:
     assert not report.bad, str(report)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     "place",
     ["../secret.safetensors", "/etc/passwd", "a/../../x", "", ".", "..", "é" * 300, "a\0b", "sub/00000.safetensors"],

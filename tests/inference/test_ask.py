@@ -53,6 +53,7 @@ def test_answers_are_ranked_and_scored(writer: Path) -> None:
     assert "accuracy" in found.describe() and "probabilities" not in found.table()["answers"][0]
 
 
+@pytest.mark.not_fast
 def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"template": "{text} feels [MASK]", "max_new_tokens": 4}
     found = pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked)

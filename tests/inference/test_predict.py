@@ -71,6 +71,7 @@ def test_rows_keep_their_order_and_columns(suffix: str, tmp_path: Path, monkeypa
         assert float(row["probability_yes"]) == pytest.approx(other["probabilities"]["yes"], abs=1e-5)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".parquet"])
 def test_files_of_every_format_are_read(suffix: str, tmp_path: Path) -> None:
     run, _ = runs()

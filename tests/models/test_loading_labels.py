@@ -139,6 +139,7 @@ def test_other_labels_make_a_new_head(tmp_path: Path) -> None:
 # -- untrained heads ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.not_fast
 def test_an_untrained_classifier_refuses_to_predict(tmp_path: Path) -> None:
     """config.json names a classifier, but the checkpoint is a language model."""
     save(tmp_path / "model", "BertForMaskedLM")

@@ -87,6 +87,7 @@ def test_the_card_of_an_incomplete_or_changed_model_has_no_scores(run: Run, tmp_
     assert "## Scores" not in card(tmp_path / "longer")[1]
 
 
+@pytest.mark.not_fast
 def test_the_card_reports_several_seeds(tmp_path: Path) -> None:
     train, dev = (
         write(tmp_path / "a.jsonl", positive_pairs(30)),

@@ -167,6 +167,7 @@ def test_a_graph_with_different_outputs_is_not_written(tmp_path: Path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("family", "cell"), [("bilstm", "lstm"), ("lstm", "gru")])
 def test_recurrent_networks_export_to_onnx(family: str, cell: str, tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": cell}

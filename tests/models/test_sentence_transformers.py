@@ -101,6 +101,7 @@ def layers() -> list[nn.Module]:
     ]
 
 
+@pytest.mark.not_fast
 def test_modules_after_the_pooling_are_read_and_written(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, ["cls", "max"]), *layers())
     expected = theirs(folder)
@@ -276,6 +277,7 @@ def learn(folder: Path, out: Path, objective: str = "contrast", **options: Any) 
     return pt.finetune(folder, rows(out.parent / "rows.csv"), out=out, objective=objective, **given).folder
 
 
+@pytest.mark.not_fast
 def test_contrast_continues_from_the_vectors_of_the_folder(bert: Path, tmp_path: Path) -> None:
     """Pooling, later modules, prompts and maximum length are kept, modules are trained, and exports give the vectors of the run."""
     prompts = {"prompts": {"sts": "the name of"}, "default_prompt_name": "sts"}
@@ -296,6 +298,7 @@ def test_contrast_continues_from_the_vectors_of_the_folder(bert: Path, tmp_path:
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-5)
 
 
+@pytest.mark.not_fast
 def test_other_objectives_keep_the_modules_that_apply(
     bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

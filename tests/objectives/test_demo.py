@@ -19,6 +19,7 @@ def one(expression: str, text: str = SENTENCE, seed: int = 0) -> dict[str, str]:
     return row
 
 
+@pytest.mark.not_fast
 def test_every_objective_has_an_example_and_other_data_is_noted() -> None:
     rows = {row["objective"]: row for row in demonstrate()}
     assert set(OBJECTIVES) <= set(rows)
@@ -30,6 +31,7 @@ def test_every_objective_has_an_example_and_other_data_is_noted() -> None:
     assert rows == {row["objective"]: row for row in demonstrate()}
 
 
+@pytest.mark.not_fast
 def test_examples_of_tasks_show_the_correct_answer() -> None:
     rows = {name: one(name) for name in ("classify", "regress", "choose", "match", "rank", "contrast", "entity")}
     assert rows["classify"]["target"] == one("classify(multi_label=true)")["target"] == "positive"

@@ -39,6 +39,7 @@ class InPlaceGradients(CudaGraphs):
         return loss, part
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("objective", ["a: classify|b: classify", "a: classify+0.5*mlm|b: prompt(verbalizer=no/yes)"])
 def test_heads_without_packs_in_a_step_are_not_updated(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -117,6 +117,7 @@ def test_model_without_head_agrees_with_transformers(tmp_path: Path) -> None:
     torch.testing.assert_close(pt.load(run).backbone(_pack(given["input_ids"][0])).last, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.not_fast
 def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "bert", "mlm+nsp")
     names = {"mlm": "BertForMaskedLM", "nsp": "BertForNextSentencePrediction", "mlm+nsp": "BertForPreTraining"}
@@ -189,6 +190,7 @@ def test_bundled_model_gives_the_same_predictions_in_a_pipeline(tmp_path: Path) 
         assert [[row["token_str"] for row in rows] for rows in theirs] == ours
 
 
+@pytest.mark.not_fast
 def test_lm_eval_computes_the_same_likelihoods(tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="lm-eval is not installed; `pip install -e .[dev]` brings it")
     from lm_eval.api.instance import Instance

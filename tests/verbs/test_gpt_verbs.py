@@ -62,6 +62,7 @@ def test_generate_on_the_command_line(pretrained: Run) -> None:
     assert "beam search and sampling cannot be combined" in refused.stderr
 
 
+@pytest.mark.not_fast
 def test_generated_text_equals_that_of_transformers(pretrained: Run) -> None:
     """The exported tokenizer adds nothing to a prompt, although the original was trained with [CLS] and [SEP]."""
     from transformers import pipeline
@@ -112,6 +113,7 @@ def test_classifier_uses_the_last_token_and_agrees_with_transformers(task: Run) 
         assert a["label"] == b["label"] and a["probability"] == pytest.approx(b["score"], abs=1e-4)
 
 
+@pytest.mark.not_fast
 def test_text_without_tokens_does_not_use_its_neighbors(task: Run) -> None:
     """GPT-2 has no template: an empty text has no token to pool."""
     alone, between = task.predict([""])[0], task.predict(["the list of class", "", "a string"])[1]

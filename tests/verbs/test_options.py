@@ -313,6 +313,7 @@ def violated_rules(function: Any, options: dict[str, Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("name", "options", "wrong", "right"), CASES, ids=lambda x: x if isinstance(x, str) else "")
 def test_option_that_does_not_apply_is_rejected_by_name(
     name: str, options: dict[str, Any], wrong: dict[str, Any], right: dict[str, Any], places: Places

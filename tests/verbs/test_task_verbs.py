@@ -186,6 +186,7 @@ def test_semantic_role_labeling_is_learned(folder: Path, tmp_path: Path) -> None
         result.predict(["the old house"])
 
 
+@pytest.mark.not_fast
 def test_invalid_tags_give_a_one_line_error(
     tagger: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_questions_are_answered_for_texts_and_files(question_answerer: Run, fold
         question_answerer.predict(["who?"])
 
 
+@pytest.mark.not_fast
 def test_question_answering_works_in_transformers(question_answerer: Run, tmp_path: Path) -> None:
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 

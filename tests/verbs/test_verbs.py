@@ -105,6 +105,7 @@ def test_recipe_reproduces_its_run(pretrained: Run, tmp_path: Path) -> None:
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.not_fast
 def test_run_loads_in_transformers_and_fills_masks_the_same(pretrained: Run) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -354,6 +355,7 @@ def test_long_texts_are_truncated_and_counted(pretrained: Run, tmp_path: Path) -
     assert result.results["truncated"] == 1
 
 
+@pytest.mark.not_fast
 def test_finetuned_model_predicts_the_same_in_transformers(task: Run) -> None:
     from transformers import pipeline
 

@@ -47,6 +47,7 @@ def content(suite: str, task: str, rows: list[Any], answers: list[Any], path: Pa
         return archive.read(found.tasks[task].submission["file"]).decode().splitlines()
 
 
+@pytest.mark.not_fast
 def test_files_have_the_official_format(tmp_path: Path) -> None:
     answers: list[Any] = [{"label": "entailment"}, {"label": "not_entailment"}]
     assert content("glue", "rte", [{}, {}], answers, tmp_path) == [

@@ -79,6 +79,7 @@ def test_every_available_task_is_scored() -> None:
     assert any("24 of 1,043 rows" in note for note in table["notes"])
 
 
+@pytest.mark.not_fast
 def test_report_and_submission_are_written() -> None:
     _, out, _ = evaluated()
     page = (out / "report.html").read_text(encoding="utf-8")

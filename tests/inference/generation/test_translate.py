@@ -28,6 +28,7 @@ def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
     assert [row["translation"] for row in greedy][:4] == [row["translation"] for row in rows][:4]
 
 
+@pytest.mark.not_fast
 def test_scores_are_log_probabilities_over_the_length() -> None:
     translator = Translator.load([trained("rnn")])
     how = GenerationConfig(num_beams=3, length_penalty=0.7)
@@ -58,6 +59,7 @@ def test_ensembles_average_next_token_probabilities() -> None:
         pt.translate([trained("rnn"), "pretune-small-en"], ["a"])
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("kind", SIZES)
 def test_alignments_have_the_words_of_both_sides(kind: str, tmp_path: Path) -> None:
     row = pt.translate(trained(kind), SENTENCES[:2], alignments=True, plot=tmp_path / "map.png")[0]

@@ -47,6 +47,7 @@ def test_embeddings_of_absent_distances_do_not_matter() -> None:
     assert not torch.allclose(attention(x, AttentionContext(layout, distances=near)), out)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("buckets", [0, 8])
 def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pretune.nn.attention.scaled_dot_product._compiled_flex", lambda: flex_attention)

@@ -41,6 +41,7 @@ def student_and_teacher(match: str, width: int = 16, family: str = "bert") -> tu
     return imitate, student.backbone, imitate.head(student.backbone), batch
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("match", ["hidden(skip)", "states(last)", "attention(1:2/2:4)", "embedding", "cosine"])
 @pytest.mark.parametrize("width", [16, 8])
 def test_training_reduces_the_matching_loss_and_leaves_the_teacher_unchanged(match: str, width: int) -> None:

@@ -165,6 +165,7 @@ def test_surface_features_of_pairs_do_not_predict_the_label(name: str, objective
     assert_labels_are_unpredictable(parts)
 
 
+@pytest.mark.not_fast
 def test_negatives_are_sampled_from_all_documents_of_the_source() -> None:
     """Negatives are not at a fixed distance, and change from epoch to epoch."""
     store, owners = corpus("several files")

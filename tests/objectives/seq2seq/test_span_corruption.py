@@ -163,7 +163,7 @@ def test_too_few_sentinels_are_rejected_with_the_number_needed() -> None:
     # 126 of 128 tokens are text, 19 of them masked in 6 spans: seven sentinels with the last one.
     with pytest.raises(
         PretuneError,
-        match=r"sequences of 128 tokens need 7 sentinels, and this tokenizer has 0; train a tokenizer with --extra-ids 7",
+        match=r"sequences of 128 tokens need 7 sentinels, and this tokenizer has 0; train a tokenizer with `pretune tokenizer train --extra-ids 7`",
     ):
         SpanCorruption().arrange(data("wordpiece"), Packing(1024, 128), EpochRandom(0))
     made = store("wordpiece", SENTINELS)

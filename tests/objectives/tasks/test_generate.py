@@ -57,6 +57,7 @@ def test_prefix_determines_the_output(translation_run: pt.Run) -> None:
         assert [answer["answer"] for answer in answers] == list(words)
 
 
+@pytest.mark.not_fast
 def test_prefix_is_an_option_and_beam_search_works(translation_run: pt.Run) -> None:
     model, _ = load_task_model(translation_run.folder)
     examples = LabeledRows(Path("x"), {}, list(WORDS))

@@ -54,6 +54,7 @@ def test_few_examples_are_enough(prompt_run: pt.Run) -> None:
     assert answers[0]["probabilities"]["yes"] == answers[0]["probability"] > 0.5
 
 
+@pytest.mark.not_fast
 def test_prompt_trains_the_masked_language_model_head(prompt_run: pt.Run, task: Path) -> None:
     """`ask` gives the same answers with the trained model and the same cloze, because the head is that of mlm."""
     asked = pt.ask(

@@ -28,6 +28,7 @@ def test_rank_learns(over: str, tmp_path: Path) -> None:
     assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"qid", "query", "passage", "label", "score"}
 
 
+@pytest.mark.not_fast
 def test_scores_equal_those_of_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -73,6 +73,7 @@ def test_predictions_and_loss_equal_those_of_transformers(run: pt.Run, tmp_path:
     assert pt.predict(tmp_path / "out", ["red cat"])[0]["value"] > 900
 
 
+@pytest.mark.not_fast
 def test_training_resumes_from_the_existing_head(run: pt.Run, tmp_path: Path) -> None:
     other = [row | {"score": -float(row["score"])} for row in rows(8)]  # type: ignore[arg-type]
     still = pt.Optimizer(lr=1e-12, weight_decay=0.0)

@@ -104,6 +104,7 @@ def test_word_vector_model_is_saved_and_embeds(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors[3], made().vectors.mean(0))
 
 
+@pytest.mark.not_fast
 def test_word_vectors_are_a_baseline_for_tasks(tmp_path: Path) -> None:
     make_word_vector_model(made()).save(tmp_path / "model")
     lines = ["text,label", *(f"{'good' if i % 2 else 'bad'} film,{i % 2}" for i in range(60))]

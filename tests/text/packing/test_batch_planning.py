@@ -135,6 +135,7 @@ def test_padding_counts_toward_the_sequences_of_a_pack() -> None:
     assert sum(len(plan.pack(i)) for i in range(len(plan))) == 500
 
 
+@pytest.mark.not_fast
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=200), st.integers(1, 40))
 def test_packs_are_as_full_as_tokens_and_sequences_allow(lengths: list[int], spare: int) -> None:
     tokens, filler = 64, 16

@@ -279,6 +279,7 @@ def test_other_tokenizer_is_detected(tmp_path: Path) -> None:
         _ = Store(store.folder).tokenizer
 
 
+@pytest.mark.not_fast
 def test_invalid_input_leaves_no_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good line\nbad \xff line\n")
     with pytest.raises(PretuneError, match=r"a\.txt, line 2"):

@@ -81,6 +81,7 @@ def same(tokenizer: Tokenizer, library: sentencepiece.SentencePieceProcessor, te
     return ids == expected or (tokenizer.kind == "Unigram" and tie)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "default")
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe", "char"])
 def test_every_option_of_the_library_gives_the_same_pieces(

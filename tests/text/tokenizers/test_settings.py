@@ -301,6 +301,7 @@ def check_without_special_tokens(folder: Path) -> None:
             assert ours.encode(text) == expected, text
 
 
+@pytest.mark.not_fast
 def test_t5_with_all_its_files(tmp_path: Path) -> None:
     pieces = {"spiece.model": russian_pieces(**T5_IDS)}
     files = full_tokenizer_json(tmp_path, pieces, {"tokenizer_class": "T5Tokenizer", "extra_ids": 7}, "t5")

@@ -72,6 +72,7 @@ def test_both_tasks_are_learned(multitask_run: pt.Run) -> None:
     assert {"mood", "warm", "mood/accuracy"} <= set(multitask_run.metrics()[-2] | multitask_run.metrics()[-3])
 
 
+@pytest.mark.not_fast
 def test_predictions_are_those_of_the_given_task(multitask_run: pt.Run, task_folder: Path) -> None:
     with pytest.raises(pt.PretuneError, match="trained for several tasks, mood, warm; choose one with --task"):
         multitask_run.predict(["good fire"])
@@ -237,6 +238,7 @@ def test_resumed_run_is_bit_identical(task_folder: Path, tmp_path: Path) -> None
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
+@pytest.mark.not_fast
 def test_shots_are_sampled_per_task(task_folder: Path, tmp_path: Path) -> None:
     run = tune(task_folder / "bert", files(task_folder, "mood", "warm"), tmp_path / "run", "classify", steps=2, shots=3)
     assert run.results["rows"] == {"mood": 9, "warm": 6}
@@ -273,6 +275,7 @@ def sampled_steps(sampling: str, sizes: list[int], steps: int, weights: list[flo
     return [stream.taken for stream in streams]
 
 
+@pytest.mark.not_fast
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 5000), min_size=2, max_size=5),

@@ -79,6 +79,7 @@ def test_vocabulary_is_that_of_the_task_and_known_words_keep_their_embeddings() 
     torch.testing.assert_close(new, old.backbone.embed.tokens[: before.size].mean(0))
 
 
+@pytest.mark.not_fast
 def test_stages_have_the_published_settings() -> None:
     result = ulmfit_result()
     texts, task = (result.runs["backward"][stage].recipe for stage in ("texts", "task"))
