@@ -84,7 +84,7 @@ class InContextLearning:
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return the values of the prompt template's placeholders for each row: its fields and those of the task."""
+        """Return the values of the prompt template's placeholders for each row: its fields and the task's values."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None

@@ -79,7 +79,7 @@ def local_shuffle(lengths: Array, window: int, draws: EpochRandom, purpose: str,
 
 
 def reorder_groups(begins: Array, order: Array) -> Array:
-    """Return the indices (n,) of entries whose groups, which start where `begins` is True, are put into `order`."""
+    """Return the indices (n,) that put groups of adjacent entries into `order`; groups start where `begins` is True."""
     first = np.flatnonzero(begins)
     sizes = np.diff(np.concatenate([first, [len(begins)]]))
     return span_indices(first[order], sizes[order])

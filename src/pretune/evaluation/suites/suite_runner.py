@@ -71,7 +71,7 @@ class EvaluationJob:
     devices: int = 1  # over which the seeds of all tasks are distributed
 
     def result_settings(self) -> dict[str, Any]:
-        """Return all settings that determine the results, as written to suite.json."""
+        """Return all settings that determine the results of an evaluation, as written to suite.json."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()

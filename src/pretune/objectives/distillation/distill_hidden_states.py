@@ -169,7 +169,7 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance `match.kind` of states `ours` (student) from `theirs` (teacher) at tokens `at`, (m,)."""
+        """Return the distance, of kind `match.kind`, of student states `ours` from teacher states `theirs` at `at`."""
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x

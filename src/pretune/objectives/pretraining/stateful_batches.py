@@ -98,7 +98,7 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Return the token ids at indices `places` of concatenated documents (`document`), and which are special."""
+        """Return the token ids at `places` of the joined text, inside documents `document`, and which are special."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text
@@ -111,7 +111,7 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return which tokens at indices `places` of concatenated documents start words, as `special` ones do too."""
+        """Return which tokens at `places` of the joined text, inside documents `document`, start words or are `special`."""
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

@@ -361,7 +361,7 @@ def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
 
 
 def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Return loss term `name`, binary cross-entropy averaged over classes; targets are weights of true labels or 0."""
+    """Return loss term `name`, binary cross-entropy averaged over classes; a target is a true label's weight or 0."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
     right = ((logits > 0) == (there > 0)).float().mean(-1)

@@ -163,7 +163,7 @@ class Contrast(Task):
         return TextEmbeddingHead(self.described, backbone.width)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return each pair's cosine, and its second text's rank by cosine among the second texts of 1024 rows."""
+        """Return each pair's cosine, and its second text's rank by cosine among the second texts of up to 1024 rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         first, second, text = vectors[::2], vectors[1::2], arrangement.labels["text"][1::2]
