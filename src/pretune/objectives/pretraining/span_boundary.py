@@ -34,7 +34,7 @@ class BoundaryHead(nn.Module):
     def look(self, states: Tensor, at: Tensor) -> Tensor:
         """Concatenate, for each masked token, the states on both sides of its span and its position's embedding.
 
-        `at` (m, 3) is left index, right index, and position in the span. The result is (m, 2 · width + PLACE_WIDTH).
+        `at` (m, 3) is left index, right index, position in the span; the result is (m, 2 · width + PLACE_WIDTH).
         """
         left, right, place = at.unbind(1)
         return torch.cat([states[left], states[right], self.places(place).to(states.dtype)], dim=1)
