@@ -20,7 +20,7 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
     asked = [_asked(folder) for folder in (first, second)]
     if asked[0]["suite"] != asked[1]["suite"]:
         raise PretuneError(
-            f"{first} is an evaluation of {asked[0]['suite']} and {second} of {asked[1]['suite']}; compare two of the same suite"
+            f"{first} is an evaluation of {asked[0]['suite']} and {second} of {asked[1]['suite']}; compare two evaluations of the same suite"
         )
     made = []
     for name, task in find_suite(asked[0]["suite"]).tasks.items():

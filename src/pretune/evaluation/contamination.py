@@ -78,7 +78,7 @@ class RoleNgrams:
     short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """Return a report row on the contamination of a text field; `hits` has the n-gram hashes found, by size."""
+        """Return a report row on a text field's contamination, given n-gram hashes of the corpus, by size (`hits`)."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))

@@ -78,13 +78,13 @@ class InContextLearning:
         else:
             drawn = permutation(len(rows), seed, "some")[: self.shots].tolist()
         order = [drawn[place] for place in permutation(len(drawn), seed, "shown")]
-        log_info(f"{rows.file}: examples for seed {seed} are rows {', '.join(str(row + 1) for row in order)}")
+        log_info(f"{rows.file}: the prompt for seed {seed} shows rows {', '.join(str(row + 1) for row in order)}")
         examples = self.fill_slots([rows.rows[row] for row in order])
         examples.labels = [self.task_prompt.gold(rows.rows[row]) for row in order]
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return the values of the prompt template's placeholders for each row: its fields, and values of the task."""
+        """Return the values of the prompt template's placeholders for each row: its fields and the task's values."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None

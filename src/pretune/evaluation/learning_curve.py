@@ -65,7 +65,7 @@ def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
 def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """Return a learning-curve point per training set size, for pretrained and, with `scratch`, random weights."""
+    """Fine-tune on subsets of `sizes` rows, with `scratch` also from random weights; return a curve point per size."""
     order = stratified_order(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
     parts[material.size] = material

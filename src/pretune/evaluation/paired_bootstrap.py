@@ -53,7 +53,7 @@ def compare(
 def compare_additive(
     name: str, first: Sequence[AdditiveMetrics], second: Sequence[AdditiveMetrics], seed: int = 0
 ) -> Difference:
-    """Compare two models like `compare`, but faster, by the metric `name`, a function of sums over examples."""
+    """Compare two models like `compare`, but faster, given the sums over examples that the metric `name` is made of."""
     sides = (first, second)
     found = [float(np.mean([parts.compute()[name] for parts in side])) for side in sides]
     every = [parts for side in sides for parts in side]

@@ -57,7 +57,7 @@ class DemoData:
     histories: Store
 
     def of(self, joint: JointObjective) -> tuple[Data, str]:
-        """Return the data to demonstrate the objectives of `joint` on, and a note if it is not the user's text."""
+        """Return demo data that the summed objectives `joint` can read, and a note if it is not the user's text."""
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
         data = Data(self.tokenizer, BARE if bare else ENCODED, language_alpha=1.0)
         if not joint.objectives[0].two_sided:
@@ -133,7 +133,7 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
-    """Corrupt a sequence of the demo texts `material` with the objective `joint`; return input and targets as text."""
+    """Corrupt a demo sequence of `material` with the summed objectives `joint`; return input and targets as text."""
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
     joint = JointObjective(parts)

@@ -27,7 +27,7 @@ class JointObjective:
         names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise PretuneError(
-                f"{self}: an objective appears more than once in the sum; give it a weight instead, as in 2*{names[0]}"
+                f"objective {self}: an objective appears more than once in the sum; give it a weight instead, as in 2*{names[0]}"
             )
         arranging = [part.name for part in parts if part.owns_arrangement]
         two_sided = [part.name for part in parts if part.two_sided]
@@ -48,7 +48,7 @@ class JointObjective:
             patterns = " and ".join(f"{part.name} {part.pattern.name}" for part in parts if part.pattern)
             problem = f"incompatible attention patterns ({patterns})"
         if problem:
-            raise PretuneError(f"{self}: {problem}; alternate them with | instead of +")
+            raise PretuneError(f"objective {self}: {problem}; alternate them with | instead of adding them with +")
 
     def __str__(self) -> str:
         return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
@@ -74,7 +74,7 @@ class JointObjective:
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide an epoch's data into sequences and batches; one of the objectives decides how."""
+        """Divide an epoch's data into sequences and batches: as one objective requires or, if none, as the first does."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
@@ -118,7 +118,7 @@ class JointObjective:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of joint objectives (weighted sums of losses on a batch), each trained on its share of the batches."""
+    """A mixture of weighted sums of objectives (JointObjective), each trained on its share of the batches."""
 
     shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
@@ -129,7 +129,7 @@ class Mixture:
 
     @property
     def joints(self) -> list[JointObjective]:
-        """Return the joint objectives of the mixture, without their shares of the batches."""
+        """Return the weighted sums of objectives that the mixture alternates between, without their shares."""
         return [joint for _, joint in self.shares]
 
     @property

@@ -67,13 +67,13 @@ class Data:
 
     @cached_property
     def tokens(self) -> Any:
-        """Return the examples of a task in the task's own tokenized form, computed at the first access."""
+        """Return the tokenized examples of a task in the task's own data structure, computed at the first access."""
         return self.rows.tokenize(self.tokenizer)
 
     def require_store(self, name: str) -> Store:
         """Return the token store of the corpus; raise an error that names the objective `name` if there is none."""
         if self.store is None:
-            raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
+            raise PretuneError(f"{name} reads raw text, but got labeled rows; give it a corpus or a store")
         return self.store
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
@@ -122,7 +122,7 @@ class Export:
 
 
 def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Divide the sums of loss terms and logs by the number of targets of their term, or by the sum named `NAME/of`.
+    """Divide each sum of a loss term or log by its term's number of targets in `totals`, or by the sum `NAME/of`.
 
     >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -174,7 +174,7 @@ class Objective:
         return False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide an epoch's data into sequences and packed batches within the limits `packing`, with random `draws`."""
+        """Divide an epoch's data into sequences and batches within the limits `packing`; `draws` are random numbers."""
         raise NotImplementedError
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -236,7 +236,7 @@ def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smo
 def vocabulary_loss(
     name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
 ) -> Loss:
-    """Return the cross-entropy over the vocabulary, given states at the targets (m, width) and embedding `tokens`."""
+    """Return the cross-entropy over the vocabulary, given states (m, width) at targets and embeddings `tokens`."""
     keys: list[str] = []
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:

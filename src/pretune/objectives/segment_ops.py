@@ -53,7 +53,7 @@ def segment_sum(values: Array, lengths: Array) -> Array:
 def segment_shuffle(lengths: Array, draws: EpochRandom, purpose: str, index: Array) -> Array:
     """Return the indices (n,) of concatenated entries, shuffled in each segment.
 
-    `purpose` and `index` (b,), which numbers the segments, seed the random numbers.
+    The name `purpose` and the segments' numbers `index` (b,) seed the random numbers.
     """
     owner, place = segment_ids(lengths), segment_positions(lengths)
     chance = draws.integers(1 << CHANCE, purpose, np.repeat(index, lengths), place)
@@ -79,7 +79,7 @@ def local_shuffle(lengths: Array, window: int, draws: EpochRandom, purpose: str,
 
 
 def reorder_groups(begins: Array, order: Array) -> Array:
-    """Return the indices (n,) of all entries after reordering groups, which start where `begins` is True, by order."""
+    """Return the indices (n,) that put groups of adjacent entries into `order`; groups start where `begins` is True."""
     first = np.flatnonzero(begins)
     sizes = np.diff(np.concatenate([first, [len(begins)]]))
     return span_indices(first[order], sizes[order])

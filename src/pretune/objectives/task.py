@@ -131,7 +131,7 @@ class Task(Objective):
         return table_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Read the examples of a file; `columns` maps roles to columns; with `answered`, gold answers are required."""
+        """Read examples from a file; `columns` maps roles to column names; if `answered`, gold answers are required."""
         raise NotImplementedError
 
     def fit(self, examples: Any) -> Self:
@@ -150,7 +150,7 @@ class Task(Objective):
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the examples as token sequences of at most `length` tokens.
 
-        `labels["example"]` numbers the example of each sequence; sequences of one `labels["group"]` share a batch.
+        `labels["example"]` numbers each sequence's example; sequences with the same `labels["group"]` share a batch.
         """
         raise NotImplementedError
 
@@ -163,10 +163,10 @@ class Task(Objective):
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def begin(self, head: nn.Module) -> None:
-        """Prepare a trained head for further training: take out the values that `finish` folded into it."""
+        """Undo `finish`, so that training can continue: take the fitted values out of a trained head again."""
 
     def finish(self, head: nn.Module) -> Self:
-        """Fold fitted values, such as mean and deviation, into a trained head, and return the task without them."""
+        """Fold fitted values, such as the mean of the labels, into a trained head; return the task without them."""
         return self
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
@@ -181,7 +181,7 @@ class Task(Objective):
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """Return the answer of an ensemble to example number `row`, given the answers of the ensemble's models."""
-        raise PretuneError(f"{self.name}: the answers of several models cannot be averaged; give one model")
+        raise PretuneError(f"the task {self.name}: the answers of several models cannot be averaged; give one model")
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Task(Objective):
         return sums.compute()
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Return each answer with its gold answer and score; for tasks that compare examples, one per comparison."""
+        """Return each answer with its gold answer and score; tasks that rank candidates return one entry per query."""
         raise NotImplementedError
 
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
@@ -216,7 +216,7 @@ class Task(Objective):
         return {}
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
-        """Return the prompt format for in-context learning, given labeled examples `rows` and a suite's `settings`."""
+        """Return the prompt format for in-context learning, given labeled examples `rows` and prompt `settings`."""
         raise NotImplementedError
 
     # -- demonstration ----------------------------------------------------------------------------------------------

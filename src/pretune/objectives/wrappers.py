@@ -96,7 +96,7 @@ class WrappedBackbone(TaskHeadParts):
 
 
 class CachedBackbone(WrappedBackbone):
-    """A backbone that caches its states, so that objectives share a forward pass; `keep` names the layers to return."""
+    """A backbone that caches the hidden states of layers `keep`, so that several objectives share a forward pass."""
 
     def __init__(self, backbone: Backbone | Any, keep: Any = None) -> None:
         self.backbone, self.keep = backbone, keep

@@ -207,7 +207,7 @@ def test_invalid_use_is_rejected() -> None:
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
     with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues"):
         DLM().arrange(source(rows=one), Packing(256, 64), EpochRandom(0))
-    with pytest.raises(PretuneError, match="x: no dialogue has two turns or more"):
+    with pytest.raises(PretuneError, match="x: no dialogue has two turns"):
         DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for 3 turns"):
         DLM().arrange(source(), Packing(256, 6), EpochRandom(0))

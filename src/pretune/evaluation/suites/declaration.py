@@ -68,7 +68,7 @@ class SuiteTask:
         paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(
-                f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist; add it"
+                f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist; add the file"
             )
         made = SuiteRows(self, split, paths[0][0])
         bad: list[str] = []
@@ -81,10 +81,10 @@ class SuiteTask:
                     made.rows.append(row)
                     made.places.append(where)
         if bad and (split != "train" or len(bad) > max(NAMED, MALFORMED * len(made.rows))):
-            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            raise PretuneError(f"{bad[0]}{more}; correct the file or download it again")
+            more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
+            raise PretuneError(f"unreadable row in {bad[0]}{more}; correct the file or download it again")
         for message in bad[:NAMED]:
-            log_info(f"{message}; the row is skipped")
+            log_info(f"skipped an unreadable row in {message}")
         if len(bad) > NAMED:
             log_info(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
         made.check_length(allow_incomplete)
@@ -103,7 +103,7 @@ class SuiteTask:
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
     def _in_roles(self, row: Row, roles: Mapping[str, list[Any]], split: str) -> Row | PretuneError:
-        """Return the fields of a row renamed to the roles of the task, such as text and label; {} to skip the row."""
+        """Return the fields of a row renamed to the roles of the task, such as text and label; {} if it is skipped."""
         made: Row = {}
         for role, columns in roles.items():
             cells = [_cell(row, name) for name in columns]
@@ -165,12 +165,14 @@ class SuiteRows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
             return
-        what = f"{self.file}: {len(self):,} rows instead of the {self.expected[0]:,} of {self.task.title}'s {self.split} split"
+        wanted = f"{self.expected[0]:,} of {self.task.title}'s {self.split} split"
         if self.split == "train" or allow_incomplete:
-            log_info(f"{what}; scores are not comparable with those on the whole split")
+            log_info(
+                f"{self.file}: {len(self):,} rows instead of the {wanted}; scores are not comparable with those on the whole split"
+            )
         else:
             raise PretuneError(
-                f"{what}; download it again{if_option('allow-incomplete', ', or accept it with --allow-incomplete')}"
+                f"{self.file}: {len(self):,} rows instead of the {wanted}; download it again{if_option('allow-incomplete', ', or accept it with --allow-incomplete')}"
             )
 
 
@@ -331,7 +333,7 @@ def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: s
             )
         return made
     except TypeError as error:
-        raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
+        raise PretuneError(f"{suite}: invalid task {name} ({str(error).split('__init__() ')[-1]})") from error
 
 
 def _inherited(name: Any, declarations: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:

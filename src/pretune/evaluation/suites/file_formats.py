@@ -74,7 +74,7 @@ def _parse_object(line: str) -> Row | PretuneError:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         return PretuneError(f"this is not valid JSON ({error})")
-    return row if isinstance(row, dict) else PretuneError(f"this is a JSON {type(row).__name__}, not an object")
+    return row if isinstance(row, dict) else PretuneError(f"expected a JSON object, found a JSON {type(row).__name__}")
 
 
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
@@ -131,7 +131,7 @@ def _squad(path: Path) -> Rows:
     """Yield one row per question in a SQuAD file."""
     content = _parse_object(_read_text(path))
     if isinstance(content, PretuneError):
-        raise PretuneError(f"{path}: {content}")
+        raise PretuneError(f"{path}: the file cannot be read ({content}); download it again")
     here = "at the top"
     try:
         for a, article in enumerate(content["data"]):

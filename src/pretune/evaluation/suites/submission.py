@@ -31,7 +31,7 @@ def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows
         for name, (rows, answers) in answered.items():
             task = suite.tasks[name]
             if not task.submission:
-                raise PretuneError(f"{suite.title} does not accept submissions")
+                raise PretuneError(f"{suite.title} does not accept submissions of {task.title}; leave this task out")
             archive.writestr(zipfile.ZipInfo(task.submission["file"], DATE), submission_file(task, rows, answers))
     write_bytes(path, written.getvalue())
     missing = check_submission(path, suite, {name: len(rows) for name, (rows, _) in answered.items()})
@@ -135,7 +135,7 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
         try:
             row = json.loads(line)
             if row["idx"] in seen:
-                raise PretuneError(f"{place}: duplicate answer for idx {row['idx']}")
+                raise PretuneError(f"{place}: duplicate answer for idx {row['idx']}; keep only one")
             seen.add(row["idx"])
             if task.format == "multirc":
                 labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]

@@ -29,7 +29,7 @@ def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
 
 
 def rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """Return the rows of the results table: the evaluated model, then published results, with their splits."""
+    """Return the rows of the results table: the evaluated model first, then published systems."""
     tasks = scored(evaluation)
     splits = {evaluation.tasks[name]["split"] for name in tasks}
     several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())

@@ -71,7 +71,7 @@ class EvaluationJob:
     devices: int = 1  # over which the seeds of all tasks are distributed
 
     def result_settings(self) -> dict[str, Any]:
-        """Return all settings that determine the results, as written to suite.json."""
+        """Return all settings that determine the results of an evaluation, as written to suite.json."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()
@@ -171,12 +171,12 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
             for name, task in teaching.items()
             for seed in _left(request, task)
         ]
-        log_info(f"running {len(jobs)} seeds of all tasks on {request.devices} devices")
+        log_info(f"running {len(jobs)} jobs, one per task and seed, on {request.devices} devices")
         run_jobs(train_in_worker, jobs, request.devices)
     with use_token_cache(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
             taught = uses_model_of[name]
-            log_info(f"{task.title} ({number} of {len(teaching)})")
+            log_info(f"task {task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught, writer)
     found = {name: read_checksummed_json(request.out / name / RESULT, "the result of a task") for name in here}
     evaluation = Evaluation(suite, request.model, found, missing, request.shots)
@@ -261,14 +261,14 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Fine-tune on a task (or prompt `writer`) with each seed, and score the tasks in `taught`, which use its model."""
+    """Fine-tune on `task`, or prompt the model `writer`, with each seed; score the tasks `taught` with the result."""
     if all(_finished(request, name) for name in taught):
-        log_info(f"{task.title}: already finished")
+        log_info(f"{task.title}: all seeds are already finished")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
     method = answering_method(request, task, rows[task.name], writer)
     for seed in _left(request, task):
-        log_info(f"seed {seed} ({seed - request.seed + 1} of {request.num_seeds})")
+        log_info(f"running seed {seed} ({seed - request.seed + 1} of {request.num_seeds})")
         learn_seed(method, _seed_folder(request, task, seed), rows, taught)
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.num_seeds)]
     learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
@@ -309,7 +309,7 @@ def answering_method(
 def learn_seed(
     method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Train with the seed that `folder` is named after; write answers to the tasks in `taught`, then cost.json."""
+    """Train with the seed that `folder` is named after; save answers to the tasks `taught`, then costs, in `folder`."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
         folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
@@ -317,7 +317,7 @@ def learn_seed(
 
 
 def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """Train on a task with one seed in a worker process, and predict the tasks in `taught`, which use its model."""
+    """Train on `task` with one seed in a worker process, and predict the tasks `taught` with the resulting model."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
         method = answering_method(request, task, rows[task.name], load_generator(request))

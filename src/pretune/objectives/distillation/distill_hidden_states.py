@@ -130,7 +130,7 @@ class DistillHidden(Objective):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the tokens at which student and teacher are compared as targets: the first of each sequence, or all."""
+        """Set as targets the tokens whose states are compared: the first of each sequence for `hidden`, else all."""
         for match in self.matches:
             places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
             sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
@@ -147,7 +147,7 @@ class DistillHidden(Objective):
         return nn.ModuleDict({kind: OutputLinear(*widths, bias=False) for kind in kinds})
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the distances between the hidden states of student and teacher, one loss term per kind of distance."""
+        """Return the distances between student and teacher, one loss term per compared kind, such as `embedding`."""
         with torch.no_grad():
             theirs = cached_teacher(backbone, self.teacher.backbone)(*batch.packed, keep="all").layers
         ours = backbone(*batch.packed, keep="all").layers
@@ -169,7 +169,7 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance between student states `ours` and teacher states `theirs` at the tokens `at`, (m,)."""
+        """Return the distance, of kind `match.kind`, of student states `ours` from teacher states `theirs` at `at`."""
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x
@@ -195,7 +195,7 @@ class DistillHidden(Objective):
         layout, found = self_layout(packed), []
         if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):
             raise PretuneError(
-                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave `attention` out"
+                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave `attention` out of --match-layers"
             )
         for own, layer in match.pairs:
             with torch.no_grad():

@@ -56,7 +56,7 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
     """Return indices into `groups`, resampled so that a group's share is proportional to its size to the power `power`.
 
-    The total stays the same (Lample and Conneau, 2019). Undersampled groups lose other members in each epoch.
+    The total stays the same (Lample and Conneau, 2019). Undersampled groups lose different members in each epoch.
 
     >>> np.bincount(np.array([0] * 16 + [1] * 4)[resample_groups(np.array([0] * 16 + [1] * 4), 0.5, EpochRandom(0))]).tolist()
     [13, 7]

@@ -79,7 +79,7 @@ class BiLM(Objective):
         make: Any = getattr(backbone, "direction_head", None)
         if make is None:
             raise PretuneError(
-                "bilm needs a model with a forward and a backward stack; choose one such as elmo-transformer"
+                "the objective bilm needs a model with a forward and a backward stack; choose one such as elmo-transformer"
             )
         head: nn.Module = make()
         return head

@@ -56,7 +56,7 @@ class DLM(SequenceClassification, LearnsFromRows):
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return one sequence per window of dialogue turns; in too long windows, the longest turns are truncated."""
         if not isinstance(data.rows, Dialogues):
-            raise PretuneError("dlm learns from dialogues; give it a .jsonl file of dialogues")
+            raise PretuneError("the objective dlm learns from dialogues; give it a .jsonl file of dialogues")
         rows, tokens = data.rows, data.token_rows
         starts, lengths = tokens.starts[:, 0], tokens.lengths[:, 0]
         dialogue = np.repeat(np.arange(len(rows)), rows.counts)
@@ -64,10 +64,10 @@ class DLM(SequenceClassification, LearnsFromRows):
         window = turn_windows(dialogue[used], self.max_turns, draws)
         real = window >= 0
         if not real.any():
-            raise PretuneError(f"{rows.file}: no dialogue has two turns or more, which dlm needs; add longer dialogues")
+            raise PretuneError(f"{rows.file}: no dialogue has two turns, as the objective dlm needs; add longer ones")
         if not any(can_exchange(rows, dialogue, used, role) for role in (QUERY, RESPONSE)):
             raise PretuneError(
-                f"{rows.file}: dlm exchanges turns between dialogues, but no two dialogues have turns of the same role "
+                f"{rows.file}: the objective dlm exchanges turns between dialogues, but no two dialogues have turns of the same role "
                 "with different words; give it more dialogues"
             )
         turn = np.where(real, used[window], 0)  # (m, k)
@@ -96,8 +96,7 @@ class DLM(SequenceClassification, LearnsFromRows):
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
         """Exchange a turn between matched windows, in place; return labels (m,): 0 real, 1 fake, -1 unmatched.
 
-        `turn` and `spans` (m, k) are the turns of each window and their lengths; `dialogue` numbers each turn's
-        dialogue.
+        `turn` and `spans` (m, k) are the turns of each window and their lengths; `dialogue` is each turn's dialogue.
         """
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)

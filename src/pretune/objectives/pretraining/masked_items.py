@@ -48,7 +48,7 @@ class MaskedItem(TokenPrediction):
         """Cut user histories into sequences, from the newest item backward; later epochs cut at other places."""
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
-            raise PretuneError("item reads user histories; give it a store of histories instead of labeled rows")
+            raise PretuneError("the objective item reads user histories; give it a store of them, not labeled rows")
         if items < 2:
             raise PretuneError(
                 f"sequences of {packing.length} tokens leave no room for two items; set a greater batch.max_length"
@@ -56,8 +56,8 @@ class MaskedItem(TokenPrediction):
         begin, end = history_bounds(data.store, data.documents, self.num_held_out)
         if not len(begin):
             raise PretuneError(
-                f"item needs histories of {self.num_held_out + 2} items or more (the last {self.num_held_out} are held out for "
-                "evaluation), and the store has none; give it longer histories or a smaller num_held_out"
+                f"the objective item needs histories of {self.num_held_out + 2} items or more, of which the last "
+                f"{self.num_held_out} are held out for evaluation, and the store has none; give it longer histories or a smaller num_held_out"
             )
         sizes = end - begin
         shift = draws.integers(items // 2 + 1, "shift", begin) if draws.epoch else np.zeros_like(begin)

@@ -33,7 +33,7 @@ class MaskingUnits:
 
 
 def word_units(sequences: Sequences) -> MaskingUnits:
-    """Return whole words as units to mask; of a word that is cut at the start of a sequence, the rest is a unit."""
+    """Return whole words as units to mask; at the start of a sequence, the rest of a cut word counts as a unit."""
     special = sequences.columns["special"]
     bounds = special | sequences.columns["word"] | sequence_starts(sequences)
     bounds[1:] |= special[:-1]
@@ -99,7 +99,7 @@ def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
 def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: MaskingUnits | None = None) -> Array:
     """Return the sorted indices (m,) of tokens to mask: about a share `rate` of each sequence, never special tokens.
 
-    Units, or single tokens, are chosen at random until at most round(rate · length) tokens, but at least 1, are masked.
+    Random units, or single tokens, are masked as long as they fit into round(rate · length) tokens, but at least 1.
     """
     if units is None:
         return choose_masked_tokens(sequences, rate, draws)

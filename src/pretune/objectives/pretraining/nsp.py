@@ -50,7 +50,7 @@ class NSP(SequenceClassification):
         matched = np.flatnonzero(partner >= 0)
         if not len(matched):
             raise PretuneError(
-                "nsp needs two documents or more, because negatives come from another document; give it more documents"
+                "the objective nsp needs two documents or more, because negatives come from another document; give it more documents"
             )
         shorter = np.minimum(spans[matched, 1], spans[partner[matched], 1])
         cut = int((shorter < spans[matched, 1]).sum())

@@ -85,7 +85,7 @@ class PLM(TokenPrediction, AddsTokens):
         )
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        """Return each token's rank in the random prediction order, (n,): even where `context` is True, else odd."""
+        """Return each token's prediction rank, (n,): an even one that the `context` of a part shares, else a random odd one."""
         cuts = sequences.lengths[:, None] * np.arange(self.num_parts + 1) // self.num_parts
         sizes, number = np.diff(cuts).ravel(), np.arange(self.num_parts)
         rank = np.empty(len(context), dtype=np.int64)

@@ -182,7 +182,7 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
 def run_generator(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
-    """Return the generator's loss at the masked tokens `hidden`, named `term`, and a token sampled for each of them."""
+    """Return the generator's loss at the masked tokens `hidden` as loss term `term`, and one sampled token for each."""
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 

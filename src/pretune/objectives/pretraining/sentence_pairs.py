@@ -41,7 +41,7 @@ class SequenceClassificationHead(nn.Module):
 
 
 class SequenceClassification(Objective):
-    """Base class of objectives that predict a binary label of each sequence, unless UNLABELED, from its first token."""
+    """Base class of objectives that predict a binary label of each labeled sequence from its first token."""
 
     owns_arrangement: ClassVar[bool] = True
 
@@ -84,7 +84,7 @@ def split_into_pairs(
     first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
-            f"{name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
+            f"the objective {name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
             "give it longer documents or set a greater batch.max_length"
         )
     begins = np.stack([starts, starts + first], axis=1)
@@ -111,7 +111,7 @@ def match_in_pairs(
 ) -> Array:
     """Match m items of about the same length at random in pairs; return the index of each item's partner, or -1.
 
-    Partners have the same kind, different owners and, if given, different `words` (numbers of their contents).
+    Partners have the same kind, different owners and, if given, different `words` (ids of their contents).
 
     >>> match_in_pairs(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), EpochRandom(0)).tolist()
     [3, 2, 1, 0]

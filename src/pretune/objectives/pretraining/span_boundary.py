@@ -32,15 +32,15 @@ class BoundaryHead(nn.Module):
         initialize(self)
 
     def look(self, states: Tensor, at: Tensor) -> Tensor:
-        """Concatenate the states on both sides of a masked span and the embedding of the position in it, per target.
+        """Concatenate, for each masked token, the states on both sides of its span and its position's embedding.
 
-        `states` is (n, width); `at` (m, 3) is left, right, position. The result is (m, 2 · width + PLACE_WIDTH).
+        `at` (m, 3) is left index, right index, position in the span; the result is (m, 2 · width + PLACE_WIDTH).
         """
         left, right, place = at.unbind(1)
         return torch.cat([states[left], states[right], self.places(place).to(states.dtype)], dim=1)
 
     def forward(self, seen: Tensor, tokens: Tensor) -> Tensor:
-        """Return the logits (m, vocabulary) for the vectors `seen` that `look` made, given the embedding `tokens`."""
+        """Return logits (m, vocabulary) for span-boundary vectors `seen` (from `look`) and embeddings `tokens`."""
         out: Tensor = self.output(self.inner(seen), tokens)
         return out
 
@@ -48,8 +48,7 @@ class BoundaryHead(nn.Module):
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
     """Return which masked tokens `at` have a token on both sides of their span, and inputs (m, 3) to predict them from.
 
-    Inputs are the indices of the tokens left and right of the span, and the position in the span, which starts at
-    `first`.
+    Inputs are the indices of the tokens beside the span, and the position in the span, which starts at `first`.
     """
     last = at[np.searchsorted(first, first, side="right") - 1]
     offsets, owner = sequences.offsets, sequences.owner[at]

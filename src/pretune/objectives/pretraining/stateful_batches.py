@@ -26,7 +26,7 @@ def stream_epoch(
     store = data.require_store("a stateful objective")
     if data.languages:
         raise PretuneError(
-            "a stateful objective reads text in one language; give it one store, or leave out stateful=true"
+            "a stateful objective reads text in one language, but the data has several; give it one store, or leave out stateful=true"
         )
     items = data.template.document_template.single if framed else ("A",)
     place = items.index("A")
@@ -98,7 +98,7 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Return the token ids at `places`, inside documents numbered `document`, and a mask of special tokens."""
+        """Return the token ids at `places` of the joined text, inside documents `document`, and which are special."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text
@@ -111,7 +111,7 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return a mask (n,) of the tokens at `places`, inside documents numbered `document`, that start words."""
+        """Return which tokens at `places` of the joined text, inside documents `document`, start words or are `special`."""
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

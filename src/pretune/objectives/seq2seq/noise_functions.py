@@ -24,7 +24,7 @@ from pretune.text.spans import span_indices
 
 
 def reorder(texts: FlatTexts, begins: Array, draws: EpochRandom, index: Array, window: int | None = None) -> FlatTexts:
-    """Shuffle the words or sentences of each text that start where `begins` is True, by at most `window` positions."""
+    """Shuffle words or sentences, which start where `begins` is True, in each text by at most `window` positions."""
     begins = begins.copy()
     begins[segment_starts(texts.lengths)] = True  # a text may start in the middle of a unit
     counts = segment_sum(begins, texts.lengths)
@@ -110,7 +110,7 @@ def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index:
 def _choose(
     texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
 ) -> Array:
-    """Return the indices of a random share `rate` of each text, except mask tokens `token`; leave at least `keep`."""
+    """Return indices of a random share `rate` of each text, except mask tokens `token`; at least `keep` tokens stay."""
     free = texts.ids != token
     counts = segment_sum(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))

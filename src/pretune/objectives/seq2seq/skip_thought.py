@@ -79,7 +79,7 @@ class SkipThought(Seq2Seq):
         starts, whole = starts[full], whole[full]
         if not len(starts):
             raise PretuneError(
-                "skip_thought needs documents of three sentences or more, and this corpus has none; give it longer documents"
+                "the objective skip_thought needs documents of three sentences or more, and this corpus has none; give it longer documents"
             )
         spans = np.minimum(whole, [most[0], most[1], most[1]])
         source = Arrangement(
@@ -122,7 +122,7 @@ def inner_sentences(store: Store, documents: Array) -> Array:
 
 
 def one_state_per_sequence(target: Packed) -> Packed:
-    """Return packed sequences of one dummy token, one per sequence of `target`, to attend to sentence vectors with."""
+    """Return the packed source for decoding from sentence vectors: one dummy token per sequence of `target`."""
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)

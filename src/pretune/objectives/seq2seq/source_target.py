@@ -201,9 +201,9 @@ def shift_targets(name: str, sequences: Sequences) -> Sequences:
 def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """Return the batch limits of source and target, given (most tokens, longest sequence) as `read` and `written`.
+    """Return the batch limits of source (`read`) and target (`written`), given as (most tokens, longest sequence).
 
-    There are `per` target sequences for each source sequence. Padding counts as further sequences.
+    There are `per` target sequences for each source sequence; the limits include sequences of padding.
     """
     sizes = [(int(tokens), longest) for tokens, longest in (read, written)]
     spare = max(-(-tokens // longest) for tokens, longest in sizes)

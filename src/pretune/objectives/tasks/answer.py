@@ -105,7 +105,7 @@ class AnswerTask(Task):
         asked = tokens.rows.lengths[:, 0].clip(max=min(self.max_question_length, room // 2))
         rooms = room - asked
         if room < 2:
-            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater maximum length")
         passages = tokens.rows.lengths[:, 1]
         strides = rooms.clip(max=self.stride)
         counts = 1 + -(-(passages - rooms).clip(min=0) // strides)
@@ -257,7 +257,7 @@ def before_first_separator(sequences: Sequences) -> Array:
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
     """Return the positions, (sequences,) each, of the first token of the passage and of the token for "no answer".
 
-    `spans` (sequences, 2) are the lengths of question and passage. "No answer" is the start or the last special token.
+    `spans` (sequences, 2) are lengths of question and passage. "No answer" is the start or else the last special token.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)

@@ -41,7 +41,7 @@ class CandidateTask(Task):
         examples = data.rows
         if not isinstance(examples, ChoiceExamples):
             raise PretuneError(
-                f"{self.name} needs rows with candidates; give it a .jsonl or .parquet file that has them"
+                f"the task {self.name} needs rows with candidates; give it a .jsonl or .parquet file that has them"
             )
         labels = {"example": examples.owner, "group": examples.owner}
         labels |= {"right": examples.target_probabilities} if examples.answered else {}
@@ -92,7 +92,7 @@ class CandidateTask(Task):
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
-    """Return the indices of each group's sequences, (g, most), padded with -1, and their target probabilities.
+    """Return each group's sequence indices, (g, most), padded with -1, and their `shares`, normalized in each group.
 
     >>> at, share = group_targets(np.array([7, 3, 7]), np.array([0.0, 1.0, 1.0]), most=2)
     >>> at.tolist(), share.tolist()

@@ -121,7 +121,7 @@ class Choose(CandidateTask):
 
 
 def choice_tokens(sequences: Sequences) -> Array:
-    """Return a mask (tokens,) for Longformer's global attention: the tokens of the choice, or just the first token."""
+    """Return a mask (tokens,) for Longformer's global attention: the tokens of the choice; if none, the first token."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence
     chosen = before >= 2

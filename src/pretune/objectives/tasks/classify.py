@@ -259,7 +259,7 @@ class Classify(LabelTask):
         self.encode_labels(examples)
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return a copy of the task with the training labels and, if `class_weight=balanced`, the weight of each."""
+        """Return a copy of the task with the training labels and, if `class_weight=balanced`, class weights."""
         assert examples.labels is not None
         known = [label for labels in examples.labels for label in labels] if self.multi_label else examples.labels
         labels = sorted_labels(examples.file, known, least=1 if self.multi_label else 2)
@@ -361,7 +361,7 @@ def sequences_with_targets(batch: Batch, name: str) -> Tensor | None:
 
 
 def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Return loss term `name`: binary cross-entropy, averaged over classes; targets are label weights, 0 if absent."""
+    """Return loss term `name`, binary cross-entropy averaged over classes; a target is a true label's weight or 0."""
     logits, there = logits.float(), targets.target
     losses = there * F.softplus(-logits) + (there == 0) * F.softplus(logits)
     right = ((logits > 0) == (there > 0)).float().mean(-1)
@@ -375,7 +375,7 @@ def check_pooling(name: str, pooling: str, template: Template | None = None) -> 
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")
     if pooling == "pair" and template is not None and not template.segments:
         raise PretuneError(
-            f"{name}: pooling=pair needs segments to tell two texts apart, and this model has none; choose another"
+            f"{name}: pooling=pair needs segments to tell two texts apart, and this model has none; choose another pooling"
         )
 
 
@@ -392,7 +392,7 @@ def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
 def require_labeled(name: str, data: Data) -> LabeledRows:
     """Return the labeled rows of `data`; raise an error that names the task `name` if the data is of another kind."""
     if not isinstance(data.rows, LabeledRows):
-        raise PretuneError(f"{name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
+        raise PretuneError(f"the task {name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
     return data.rows
 
 
@@ -410,7 +410,7 @@ def sorted_labels(file: Path, labels: Iterable[str], least: int = 2) -> list[str
         twin = folded.setdefault(label.casefold().strip(), label)
         if twin != label:
             log_info(
-                f"{file}: labels {twin!r} and {label!r} differ only in case or spaces; are they meant to be the same?"
+                f"{file}: labels {twin!r} and {label!r} differ only in case or spaces; if they mean the same, spell them alike"
             )
     try:
         return sorted(found, key=float)

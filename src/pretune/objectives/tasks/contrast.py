@@ -93,7 +93,7 @@ class Contrast(Task):
                 try:
                     rows.labels.append(parse_number(score))
                 except ValueError as error:
-                    raise PretuneError(f"{rows.location(row)}: {error} in {column!r}") from error
+                    raise PretuneError(f"{rows.location(row)}: {error} in {column!r}; correct this score") from error
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
@@ -119,8 +119,8 @@ class Contrast(Task):
         assert rows.pairs is not None
         if self.embedding.similarity != "cosine":
             raise PretuneError(
-                f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns cosines; "
-                "to use cosines anyway, set similarity_fn_name to cosine in its config_sentence_transformers.json"
+                f"the vectors of this model are compared by {self.embedding.similarity}, but the task contrast learns cosines; "
+                "to use cosines anyway, set similarity_fn_name to cosine in the model's config_sentence_transformers.json"
             )
         tokens = data.token_rows
         if prompt:
@@ -163,7 +163,7 @@ class Contrast(Task):
         return TextEmbeddingHead(self.described, backbone.width)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return each pair's cosine, and the rank of its second text among those of up to 1024 rows."""
+        """Return each pair's cosine, and its second text's rank by cosine among the second texts of up to 1024 rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         first, second, text = vectors[::2], vectors[1::2], arrangement.labels["text"][1::2]
@@ -178,7 +178,7 @@ class Contrast(Task):
         return found
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of finding each text's pair in the batch or, with scores, the squared error."""
+        """Return the cross-entropy of finding each text's pair or, with scores, the squared error of the cosines."""
         targets = batch.targets[self.name]
         vectors = F.normalize(self.outputs(head, backbone, batch).float(), dim=-1)
         first, second = vectors[targets.at[:, 0]], vectors[targets.at[:, 1]]
@@ -211,7 +211,7 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
     if tokens >= length - template.num_special_tokens(pair=False):
         raise PretuneError(
             f"the prompt {prompt!r} has {tokens} tokens, which leaves no room for text in sequences of {length}; choose a "
-            "greater length"
+            "greater maximum length"
         )
     return tokens + template.single.index("A") if prompt else 0
 

@@ -144,7 +144,7 @@ class Generate(TwoSided, Task):
         """Return the source text of each row: the prefix of the task, then its text or its pair of texts."""
         if not isinstance(rows, LabeledRows):
             raise PretuneError(
-                "generate needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
+                "the task generate needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
             )
         texts = rows.texts
         if rows.pairs is not None:
@@ -191,7 +191,7 @@ class Generate(TwoSided, Task):
         return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return each row's source as one sequence; a decoder-only model leaves room for the answer within `length`."""
+        """Return each row's source as a sequence; for a decoder-only model, the answer must also fit in `length`."""
         frame, _ = self.frames(data.template)
         parts: list[Part] = [self.sources(data.rows)]
         if not data.template.target:
@@ -203,7 +203,7 @@ class Generate(TwoSided, Task):
         return arrangement
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return the shuffled batches of an epoch: source and target of each row, or both as one in a decoder."""
+        """Return the shuffled batches of an epoch: source and target of each row, joined for a decoder-only model."""
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
@@ -214,14 +214,14 @@ class Generate(TwoSided, Task):
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return the tokenized sources and targets, cached; targets are None if they are part of the same sequences."""
+        """Return tokenized sources and targets, cached; for a decoder-only model, both joined as sources, and None."""
         found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Tokenize sources and targets; for a decoder-only model, both are joined, and the second result is None."""
+        """Tokenize sources and targets; for a decoder-only model, return both joined as sources, and None."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:

@@ -45,7 +45,7 @@ class Rank(CandidateTask):
     """Ranking of the candidates of a query with a cross-encoder.
 
     With `ranking_loss=listwise`, the loss is the cross-entropy of a softmax over a query's candidates, with targets in
-    proportion to relevance; with `pointwise`, it is binary for each row.
+    proportion to relevance; with `pointwise`, it is the binary cross-entropy of each row.
     """
 
     ranking_loss: Literal["listwise", "pointwise"] = "listwise"
@@ -67,7 +67,7 @@ class Rank(CandidateTask):
             raise PretuneError(f"rank: unknown ranking_loss={self.ranking_loss}; choose listwise or pointwise")
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read a query, a candidate and, if `answered`, a relevance per row, grouped by `group` or by query."""
+        """Read a query, a candidate and, if `answered`, a relevance per row; rows of one query are grouped."""
         rows = read_labeled(
             file, columns, labels=answered, label=relevance, roles=ROLES, drop_invalid=self.drop_invalid
         )
@@ -170,5 +170,5 @@ def require_pairs(name: str, rows: LabeledRows) -> None:
     """Raise an error that names the task `name` if the rows have single texts instead of pairs."""
     if rows.pairs is None:
         raise PretuneError(
-            f"{rows.file}: {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"
+            f"{rows.file}: the task {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"
         )

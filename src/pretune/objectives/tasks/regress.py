@@ -129,7 +129,7 @@ class Regress(Task):
 
     @torch.no_grad()
     def finish(self, head: Any) -> Self:
-        """Fold the numbers' mean and deviation into a trained head's last layer, and return the task without them."""
+        """Fold the training numbers' mean and deviation into a head's last layer; return the task without them."""
         head.output.weight.mul_(self.deviation)
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)
@@ -137,7 +137,7 @@ class Regress(Task):
 
     @torch.no_grad()
     def begin(self, head: Any) -> None:
-        """Undo `finish`: remove mean and deviation from a trained head's last layer, so that training can continue."""
+        """Undo `finish`: take the training numbers' mean and deviation out of a head's last layer again."""
         if head.output.bias is not None:
             head.output.bias.sub_(self.mean).div_(self.deviation)
         head.output.weight.div_(self.deviation)

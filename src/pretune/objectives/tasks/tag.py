@@ -106,7 +106,7 @@ class Tag(Task):
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, default_tag=OUTSIDE)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per sentence, or per overlapping window of a long one; a predicate, if any, follows."""
+        """Return one sequence per sentence, or per window of a long one, followed by its predicate if it has one."""
         if not isinstance(data.rows, TaggedSentences):
             raise PretuneError(
                 "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
@@ -117,7 +117,7 @@ class Tag(Task):
         if roles:
             rooms -= tokens.predicates[:, 1].clip(max=MAX_PREDICATE_TOKENS)
         if rooms.min(initial=1) < 1:
-            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater maximum length")
         sentence, starts, spans, cut = tokens.windows(rooms, self.overlap)
         starts, spans = starts[:, None], spans[:, None]
         if roles:
