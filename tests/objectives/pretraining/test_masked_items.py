@@ -159,7 +159,7 @@ def test_ranks_of_last_items_follow_the_logits() -> None:
 
 def test_histories_that_are_too_short_are_rejected() -> None:
     short = make_items(["a b c", "a b"])
-    with pytest.raises(PretuneError, match=r"item needs histories of 4 items or more \(the last 2 are held out"):
+    with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are held out"):
         MaskedItem().arrange(source(short), Packing(64, 16), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for two items"):
         MaskedItem().arrange(source(rings()), Packing(64, 3), EpochRandom(0))
