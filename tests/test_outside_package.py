@@ -94,6 +94,7 @@ def test_presets_are_found_in_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert "toy-bert-tiny" in preset_names()
 
 
+@pytest.mark.not_fast
 def test_a_suite_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PretuneError, match="unknown suite 'toy-suite'"):
         find_suite("toy-suite")

@@ -17,6 +17,7 @@ from tests.support.one_word_task import start, trained
 pytestmark = pytest.mark.usefixtures("briefly")
 
 
+@pytest.mark.not_fast
 def test_heads_units_and_layers_are_pruned(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(

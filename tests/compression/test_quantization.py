@@ -328,6 +328,7 @@ def test_input_of_a_fused_feed_forward_network_is_quantized(monkeypatch: pytest.
     assert not torch.equal(network(x), fused)
 
 
+@pytest.mark.not_fast
 def test_int4_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     torch.manual_seed(0)
     linear, x = Linear(64, 96, stacked=3), torch.randn(2, 7, 64)
@@ -356,6 +357,7 @@ def test_embeddings_are_stored_as_int8() -> None:
     assert float((back["w"] - rows).abs().max()) < 0.02 and back.keys() == {"w", "b"}
 
 
+@pytest.mark.not_fast
 def test_generative_models_keep_int8_weights(tmp_path: Path) -> None:
     model = small("gpt2", tokenizer("byte-level-bpe"), "lm")
     model.save(tmp_path / "gpt")

@@ -62,6 +62,7 @@ def test_report_matches_the_predictions(tmp_path: Path) -> None:
     assert ">19<" in report.confusion() and ">1<" in report.confusion()
 
 
+@pytest.mark.not_fast
 def test_no_report_is_written_without_predictions(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])

@@ -70,6 +70,7 @@ def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
     assert judged.facts == {"exact_match": 1.0}
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("shown", [False, True])
 def test_probabilities_equal_those_of_full_forward_passes(
     writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,7 @@ def test_files_of_every_format_are_read(suffix: str, tmp_path: Path) -> None:
     assert [row["label"] for row in answers] == [row["label"] for row in pt.predict(run, texts)]
 
 
+@pytest.mark.not_fast
 def test_ensembles_average_probabilities(tmp_path: Path) -> None:
     a, b = runs()
     file = write_csv(tmp_path / "a.csv", 12)

@@ -44,6 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return learn("contrast(normalize=true)", train, folder / "run", dev, epochs=1)
 
 
+@pytest.mark.not_fast
 def test_the_card_of_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     head, text = card(run.folder)
     assert head["library_name"] == "pretune" and head["pipeline_tag"] == "sentence-similarity"
@@ -100,6 +101,7 @@ def test_the_card_reports_several_seeds(tmp_path: Path) -> None:
     assert f"| mrr | {several.results['dev/mrr']:.4g} | {spread['mean']:.4g} ± {spread['sd']:.2g} |" in text
 
 
+@pytest.mark.not_fast
 def test_the_bundled_model_keeps_its_license(tmp_path: Path) -> None:
     pt.export("pretune-small-en", out=tmp_path / "out")
     head, text = card(tmp_path / "out")

@@ -152,6 +152,7 @@ def test_prompts_maximum_length_and_truncated_dimensions_are_read(bert: Path, tm
         pt.embed(folder, TEXTS, prompt="x", prompt_name="query")
 
 
+@pytest.mark.not_fast
 def test_the_folder_layout_of_older_releases_is_read(bert: Path, tmp_path: Path) -> None:
     """Older layouts have one folder per module, boolean poolings, do_lower_case, and pickled weights."""
     cased = tmp_path / "cased"
@@ -320,6 +321,7 @@ def test_other_objectives_keep_the_modules_that_apply(
         embed_texts(tmp_path / "run", TEXTS)
 
 
+@pytest.mark.not_fast
 def test_classifiers_use_the_pooling_of_the_folder(bert: Path, tmp_path: Path) -> None:
     folder = build(bert, tmp_path / "st", Pooling(WIDTH, "max"), length=12)
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
@@ -361,6 +363,7 @@ def test_onnx_vectors_match_those_of_the_run(vector: str, bert: Path, tmp_path: 
     same(embed_texts(tmp_path / "onnx", TEXTS), embed_texts(run, TEXTS))
 
 
+@pytest.mark.not_fast
 def test_a_named_contrast_task_has_its_own_vectors(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "labeled.csv").write_text("text,label\n" + "a class,x\nan object,y\n" * 6)
     files = {"near": str(rows(tmp_path / "rows.csv")), "kind": str(tmp_path / "labeled.csv")}

@@ -85,6 +85,7 @@ def start(kind: str, folder: Path) -> Path:
     return folder / "start"
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("kind", "objective"),
     [

@@ -45,6 +45,7 @@ def test_examples_of_tasks_show_the_correct_answer() -> None:
     assert rows["match"]["target"] == "other"
 
 
+@pytest.mark.not_fast
 def test_example_of_the_t5_paper() -> None:
     for seed in range(400):
         row = one("spans(noise_density=0.3,mean_span_length=1.5)", PARTY, seed)
@@ -90,6 +91,7 @@ def inside(row: dict[str, str]) -> list[str]:
     return row["input"].removeprefix("[CLS] ").removesuffix(" [SEP]").split()
 
 
+@pytest.mark.not_fast
 def test_several_documents_suffice_for_objectives_that_need_them() -> None:
     text = "One. Two. Three.\n\nFour. Five. Six."
     rows = demonstrate(text, ["skip_thought", "nsp", "sop", "mlm+nsp"])
@@ -98,6 +100,7 @@ def test_several_documents_suffice_for_objectives_that_need_them() -> None:
     assert {one("sop", text, seed)["target"] for seed in range(4)} == {"in order", "swapped"}
 
 
+@pytest.mark.not_fast
 def test_show_takes_a_text_and_one_objective() -> None:
     facts = show("mlm(mask_rate=0.5)", text=PARTY).describe()
     assert facts["text"] == PARTY

@@ -37,6 +37,7 @@ def test_tensors_are_restored_and_other_programs_can_read_them(tmp_path: Path) -
     assert same(read_tensors(path))
 
 
+@pytest.mark.not_fast
 def test_every_flipped_bit_is_detected_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     write_tensors(path, TENSORS)

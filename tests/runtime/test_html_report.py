@@ -28,6 +28,7 @@ def test_page_is_well_formed_and_escaped() -> None:
     assert "src=" not in text and "http" not in text
 
 
+@pytest.mark.not_fast
 def test_chart_draws_each_line_and_labels_it_once() -> None:
     lines = [
         ChartLine("tall", [(0, 0), (1, 1)], faint=True), ChartLine("tall", [(0, 1), (1, 2)]), ChartLine("flat", [(0, 0.5)], horizontal=True),

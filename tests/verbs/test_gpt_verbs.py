@@ -77,6 +77,7 @@ def test_generated_text_equals_that_of_transformers(pretrained: Run) -> None:
         assert theirs == pt.generate(pretrained, [prompt], max_new_tokens=20)[0]["text"]
 
 
+@pytest.mark.not_fast
 def test_pretraining_continues_with_the_same_store(pretrained: Run, tmp_path: Path) -> None:
     """An exported template does not make it another tokenizer."""
     continued = pt.pretrain(

@@ -363,6 +363,7 @@ def test_options_that_are_off_are_accepted() -> None:
         sample(seed=1, flag=True)
 
 
+@pytest.mark.not_fast
 def test_command_line_rejects_options_at_their_default(tmp_path: Path) -> None:
     """An option that is typed out is an error even if its value is the default."""
     asked = ["distill", "teacher", "--student", "layers=2", "--data", "text.txt", "--out", str(tmp_path / "never")]
@@ -442,6 +443,7 @@ MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
 BY_THE_VERB = {"prune": {"vocabulary_texts"}, "finetune": {"unlabeled"}}  # the verb passes them on in another form
 
 
+@pytest.mark.not_fast
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("mode", MODES)
 def test_accepted_option_is_used(mode: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,6 +268,7 @@ def test_question_answering_works_in_transformers(question_answerer: Run, tmp_pa
     assert ours["score"] == pytest.approx(score, abs=1e-4)
 
 
+@pytest.mark.not_fast
 def test_invalid_questions_give_a_one_line_error(question_answerer: Run, folder: Path, tmp_path: Path) -> None:
     content = json.loads((folder / "train.json").read_text())
     content["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] += 1

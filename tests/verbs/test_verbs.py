@@ -348,6 +348,7 @@ def test_invalid_labeled_data_is_rejected(pretrained: Run, labeled: Path, tmp_pa
     assert answer.returncode == 1 and "no column 'lable' for the label" in answer.stderr
 
 
+@pytest.mark.not_fast
 def test_long_texts_are_truncated_and_counted(pretrained: Run, tmp_path: Path) -> None:
     rows = "\n".join(f"{'word ' * (500 if i == 3 else 5)},{'a' if i % 2 else 'b'}" for i in range(8))
     (tmp_path / "long.csv").write_text("text,label\n" + rows)

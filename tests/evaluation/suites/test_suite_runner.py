@@ -91,6 +91,7 @@ def test_report_and_submission_are_written() -> None:
         check_submission(out / "submission.zip", find_suite("glue"))
 
 
+@pytest.mark.not_fast
 def test_finished_tasks_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     data, out, before = evaluated()
 

@@ -42,6 +42,7 @@ def table(header: str, rows: list[str]) -> str:
     return "\n".join([header, *rows]) + "\n"
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("suite", "task", "files", "metric"),
     [

@@ -70,6 +70,7 @@ def next_tokens(batch: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
     return at, batch.packed.ids[at + 1]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hidden_states_logits_loss_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     name, changes = VARIANTS[variant]

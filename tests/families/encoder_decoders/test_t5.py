@@ -120,6 +120,7 @@ def test_a_missing_output_embedding_is_tied_to_the_input_embedding(tmp_path: Pat
     assert_parity(T5ForConditionalGeneration.from_pretrained(tmp_path).eval(), tmp_path)
 
 
+@pytest.mark.not_fast
 def test_a_model_that_scales_its_outputs_may_have_an_untied_output_embedding(tmp_path: Path) -> None:
     """Scaled outputs and tied embeddings are independent of each other."""
     from transformers import T5ForConditionalGeneration

@@ -87,6 +87,7 @@ def test_alignments_of_subwords_are_merged_into_words() -> None:
     assert aligned.weights.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.not_fast
 def test_bleu_equals_sacrebleu(tmp_path: Path) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     rows = pt.translate(trained("rnn"), folder() / "text.en.txt", references=folder() / "text.de.txt")

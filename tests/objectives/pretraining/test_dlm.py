@@ -27,6 +27,7 @@ def source(kind: Kind = "wordpiece", rows: Dialogues | None = None, template: Te
     return replace(data(kind), rows=dialogues() if rows is None else rows, template=template)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12)
 @given(
@@ -171,7 +172,8 @@ def test_turns_are_truncated_longest_first(spans: list[list[int]], room: int) ->
 def test_turns_with_the_same_text_are_not_negatives() -> None:
     rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
     with pytest.raises(
-        PretuneError, match="x: the objective dlm exchanges turns between dialogues, but no two dialogues have turns of the same role"
+        PretuneError,
+        match="x: the objective dlm exchanges turns between dialogues, but no two dialogues have turns of the same role",
     ):
         DLM().arrange(source(rows=rows), Packing(256, 32), EpochRandom(0))
 

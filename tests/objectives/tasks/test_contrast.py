@@ -46,6 +46,7 @@ def test_contrast_learns_from_scores(tmp_path: Path) -> None:
     assert run.results["dev/spearman"] > 0.8
 
 
+@pytest.mark.not_fast
 def test_embed_uses_the_pooling_of_training(tmp_path: Path) -> None:
     run = learn("contrast(embedding_pooling=cls)", write(tmp_path / "a.jsonl", pairs(32)), tmp_path / "run", epochs=1)
     own, start, mean = (

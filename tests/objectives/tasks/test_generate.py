@@ -68,6 +68,7 @@ def test_prefix_is_an_option_and_beam_search_works(translation_run: pt.Run) -> N
             assert [answer["answer"] for answer in answers] == [words[side] for words in WORDS.values()]
 
 
+@pytest.mark.not_fast
 def test_closed_answers_are_restricted_to_the_labels(translation_run: pt.Run) -> None:
     model, _ = load_task_model(translation_run.folder)
     examples = LabeledRows(Path("x"), {}, ["french: red", "german: tree", "red red"])

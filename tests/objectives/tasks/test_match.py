@@ -202,6 +202,7 @@ def test_head_matches_the_definition_with_and_without_fixed_shapes() -> None:
     torch.testing.assert_close(losses[0], losses[1])
 
 
+@pytest.mark.not_fast
 def test_match_runs_can_be_loaded_and_exported(tmp_path: Path) -> None:
     run = learn("match", write(tmp_path / "a.jsonl", rows(40)), tmp_path / "run", epochs=1)
     config = json.loads((run.folder / "config.json").read_text())

@@ -345,6 +345,7 @@ def test_file_size_limit_gives_a_one_line_error(tmp_path: Path, english: list[st
     assert not list(tmp_path.glob("store*"))
 
 
+@pytest.mark.not_fast
 def test_worker_that_dies_is_reported() -> None:
     with ShardWorker(tokenizer(), "en") as worker:
         there, here = worker.build(pack_texts(["A text."])), build_part(["A text."], tokenizer(), "en")

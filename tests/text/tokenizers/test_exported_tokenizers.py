@@ -134,6 +134,7 @@ def test_published_token_names_are_kept(name: str, write: Any, tmp_path: Path) -
     assert again.digest == tokenizer.digest and again.names == names
 
 
+@pytest.mark.not_fast
 def test_saved_models_have_their_maximum_length_and_special_token_ids(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoTokenizer
 

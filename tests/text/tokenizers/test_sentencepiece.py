@@ -100,6 +100,7 @@ def test_every_option_of_the_library_gives_the_same_pieces(
     assert all(again.encode(text) == tokenizer.encode(text) for text in TRICKY)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc_cf"])
 def test_any_text_is_normalized_like_in_the_library(rule: str, tmp_path: Path) -> None:
     model = train("char", json.dumps({"normalization_rule_name": rule}))

@@ -51,6 +51,7 @@ def search(out: Path, **options: Any) -> HyperparameterSearch:
     return HyperparameterSearch(out, SPACE, DEFAULTS, "accuracy", **options)
 
 
+@pytest.mark.not_fast
 def test_interrupted_search_resumes_with_the_same_settings(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     whole.run(Trainer(), trials=9)
@@ -70,6 +71,7 @@ def test_interrupted_search_resumes_with_the_same_settings(tmp_path: Path) -> No
     assert [t.settings for t in other.trials] != [t.settings for t in whole.trials[:3]]
 
 
+@pytest.mark.not_fast
 def test_best_model_is_kept_and_other_weights_are_deleted(tmp_path: Path) -> None:
     made = search(tmp_path)
     made.run(Trainer(), trials=8)
@@ -105,6 +107,7 @@ def test_trials_may_fail_except_the_first(tmp_path: Path) -> None:
         search(tmp_path / "b").run(Trainer(fails=1), trials=4)
 
 
+@pytest.mark.not_fast
 def test_parallel_trials_do_not_depend_on_completion_order(tmp_path: Path) -> None:
     class Slow(Trainer):
         def __call__(self, settings: dict[str, Any], folder: Path) -> Run:
@@ -135,6 +138,7 @@ def test_search_stops_after_the_given_seconds(tmp_path: Path, monkeypatch: pytes
     assert len(made.trials) == 3
 
 
+@pytest.mark.not_fast
 def test_setting_importances_identify_the_learning_rate(tmp_path: Path) -> None:
     made = search(tmp_path)
     made.run(Trainer(), trials=4)

@@ -107,6 +107,7 @@ def test_files_of_several_languages_become_stores(
     assert pt.Run(tmp_path / "run").recipe["batch"]["language_alpha"] == 0.3
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("objective", "names"), [("mlm+dlm", []), ("mlm+dlm|mlm", ["en"])])
 def test_dlm_on_dialogues(objective: str, names: list[str], tmp_path: Path) -> None:
     tokenizer = str(files() / "tokenizer")

@@ -137,6 +137,7 @@ def test_given_options_take_precedence_and_two_budgets_are_rejected() -> None:
         resolve_pretraining("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 
+@pytest.mark.not_fast
 def test_recipe_of_the_run_has_the_resolved_values(tmp_path: Path) -> None:
     run = pt.pretrain("bert-tiny", store(), scale_to="600tokens", out=tmp_path / "run", batch=Batching(max_length=32))
     assert run.recipe["budget"]["tokens"] == 600

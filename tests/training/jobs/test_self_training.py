@@ -139,6 +139,7 @@ def test_soft_targets_equal_labels_if_the_teacher_is_certain(classes: list[int],
     assert float(loss.sums["classify"]) == pytest.approx(total, rel=1e-4)
 
 
+@pytest.mark.not_fast
 def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path) -> None:
     def train(**options: object) -> pt.Run:
         return tune(

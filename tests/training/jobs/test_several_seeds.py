@@ -51,6 +51,7 @@ def test_seeds_on_several_devices_give_the_same_results(tmp_path: Path, monkeypa
     assert first == second
 
 
+@pytest.mark.not_fast
 def test_failed_runs_are_counted(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", num_seeds=2, optimizer=pt.Optimizer(lr=1e-12), budget=pt.Budget(steps=1))
     assert run.results["seeds"]["failed"] == 2

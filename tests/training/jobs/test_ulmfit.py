@@ -92,6 +92,7 @@ def test_stages_have_the_published_settings() -> None:
     assert head.pooling == "concat" and head.output.in_features == 50
 
 
+@pytest.mark.not_fast
 def test_classifier_may_have_another_dropout() -> None:
     runs = ulmfit_result().runs["forward"]
     assert [load(runs[stage].folder).config.weight_drop for stage in ("texts", "task")] == [0.1, 0.2]
