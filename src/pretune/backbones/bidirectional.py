@@ -103,6 +103,6 @@ def _refuse_vocabulary_head() -> nn.Module:
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Return a packed batch with each sequence reversed by the index `turn` of the token to put at each place."""
+    """Return a packed batch with each sequence reversed; token i comes from index `turn[i]`."""
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

@@ -58,7 +58,7 @@ class EncoderDecoder(LayeredBackbone):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Decode from encoder states `encoded` (None if `state` caches them); return the states of layers in `keep`."""
+        """Decode from encoder states `encoded` (None: cached in `state`); return hidden states of layers in `keep`."""
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:

@@ -58,7 +58,7 @@ class PrunedShape:
         for path, count in {**self.heads, **self.units}.items():
             if path not in parts or count > parts[path].units:
                 raise PretuneError(
-                    f"cannot keep {count} heads or units of {quote(path)}, because the model has fewer; prune the "
+                    f"cannot keep {count} heads or units of {quote(path)}, which the model does not have; prune the "
                     "model again"
                 )
             parts[path].keep_units(range(count))
@@ -67,7 +67,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return the pruned shape after removing all layers but `kept` of `depth`; `shared` layers keep their paths."""
+        """Return this shape with only the layers `kept` of `depth` left; `shared` tells whether they share weights."""
         before, stack = self.layers or tuple(range(depth)), "layers."
 
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:

@@ -196,7 +196,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Decode from the state `begin` or that in `cache`; return outputs of `keep` layers, and attention weights."""
+        """Decode from state `begin` or that in `cache`; return outputs of layers in `keep`, and attention weights."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()

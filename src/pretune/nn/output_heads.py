@@ -35,7 +35,7 @@ class UntiedVocabularyHead(nn.Module):
     """A language model head with its own output matrix, after an optional transform of the hidden states."""
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
-        """Build a language-model head with its own output matrix; `width` is that of states after the transform."""
+        """Build a language-model head with its own output matrix; `width` is the width of transformed states."""
         super().__init__()
         self.transform = transform if transform is not None else nn.Identity()
         self.output = OutputLinear(width, vocabulary, bias)

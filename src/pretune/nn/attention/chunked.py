@@ -39,7 +39,7 @@ class Chunks:
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return the index of each chunk and those of the `before` chunks before it, in `rounds` cyclic orderings."""
+        """Return, for each chunk of all `rounds`, the indices of its `before` cyclic predecessors and its own."""
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)

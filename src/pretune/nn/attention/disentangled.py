@@ -104,7 +104,7 @@ class DisentangledAttention(ResidualBranch):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """Build a DeBERTa attention layer; `score` adds position terms, `distance_dropout` is for their embeddings."""
+        """Build a DeBERTa attention layer; `score` adds position terms, whose embeddings have `distance_dropout`."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)

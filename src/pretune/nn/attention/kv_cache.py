@@ -113,7 +113,7 @@ class KVCache:
         return self._write(self.source, make() if self.next_layer == len(self.layers) else None)
 
     def _write(self, slots: CacheSlots, new: KeysValues | None) -> KeysValues:
-        """Write new keys and values to `slots` of the current layer's cache, return all, and go to the next layer."""
+        """Write new keys and values to the current layer's cache, return all of it, and go to the next layer."""
         if new is not None and self.next_layer == len(self.layers):
             # Zeros, because a weight of 0 times uninitialized memory may be NaN.
             keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in new)

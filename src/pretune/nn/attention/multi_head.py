@@ -193,7 +193,7 @@ class RelativeAttention(ResidualBranch):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build self-attention; `score` modifies the logits (None: as `context` says), `content_bias` adds a q bias."""
+        """Build self-attention; `score` modifies logits (None: `context.score_mod`), `content_bias` adds a q bias."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score

@@ -40,7 +40,7 @@ class RecurrentAttention(nn.Module):
         inner: int = 0,
         window: int = 10,
     ) -> None:
-        """Build attention for the given widths of queries and keys; `inner` is that of additive attention."""
+        """Build attention for queries and keys of these widths; `inner` is the hidden width of additive attention."""
         super().__init__()
         if score in ("dot", "scaled", "cosine") and queries != keys:
             raise PretuneError(
@@ -85,7 +85,7 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return attention weights (b, q, k); `real` (b, k) is False for padding, `positions` (b, q) are of queries."""
+        """Return attention weights (b, q, k) of queries at `positions` (b, q); `real` (b, k) is False for padding."""
         logits = self.compare(queries, prepared).float()
         visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)

@@ -63,7 +63,7 @@ class AdaptiveHead(nn.Module):
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Build a head for the adaptive embedding `embed`; new weights have the standard deviation `deviation`."""
+        """Build an adaptive softmax head on `embed`; its own weights have the standard deviation `deviation`."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
