@@ -69,7 +69,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     def embed(self) -> Any:
         """Raise an error: the token embeddings of an ONNX model are not accessible outside the graph."""
         raise PretuneError(
-            f"{self.path}: the token embeddings of an ONNX graph cannot be read; use the model that it was exported from"
+            f"{self.path}: the token embeddings of an ONNX graph cannot be read; use the model it was exported from"
         )
 
     def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:

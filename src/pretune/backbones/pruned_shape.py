@@ -93,7 +93,7 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
         )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(
-            f"cannot keep the layers {quote(list(kept))} of a model with {len(backbone.order)} layers; prune the model again"
+            f"cannot keep layers {quote(list(kept))} of a model with {len(backbone.order)} layers; prune it again"
         )
     if shares_layers(backbone):
         backbone.order = [backbone.order[depth] for depth in kept]
