@@ -110,7 +110,7 @@ def test_second_command_on_a_folder_is_rejected(tmp_path: Path) -> None:
     other = hold(tmp_path / "store")
     try:
         with pytest.raises(
-            PretuneError, match=rf"process {other.pid} .* is writing here; wait for it, or choose another --out"
+            PretuneError, match=rf"process {other.pid} .* is writing here; wait until it ends, or choose another --out"
         ):
             pt.prepare(tmp_path / "text.txt", tokenizer, tmp_path / "store")
         assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()

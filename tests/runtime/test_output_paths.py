@@ -59,7 +59,7 @@ def test_paths_that_cannot_be_written_are_rejected_first(
 @pytest.mark.parametrize("name", FOLDERS)
 def test_folders_with_other_contents_are_rejected_first(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something")
-    with pytest.raises(PretuneError, match="file is a file; choose another --out"):
+    with pytest.raises(PretuneError, match="file is a file, but must be a folder; choose another --out"):
         call(name, tmp_path / "file")
     if name == "tokenizer train":  # a tokenizer may be saved next to other files
         return
@@ -72,12 +72,12 @@ def test_folders_with_other_contents_are_rejected_first(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", FILES)
 def test_folder_in_place_of_a_file_is_rejected_first(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
+    with pytest.raises(PretuneError, match=" is a folder, but must be a file; give the name of a file"):
         call(name, tmp_path)
 
 
 def test_plot_is_checked_as_an_output(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
+    with pytest.raises(PretuneError, match=" is a folder, but must be a file; give the name of a file"):
         pt.translate("nowhere", ["a"], plot=tmp_path)
 
 
@@ -99,7 +99,7 @@ def test_existing_run_is_resumed_or_rejected_first(name: str, tmp_path: Path) ->
     with pytest.raises(PretuneError, match=r"this run was started with other settings \(.*model.*\)"):
         call(name, tmp_path, **other)
     (tmp_path / RESULTS).write_text("{}")
-    with pytest.raises(PretuneError, match="this run is finished"):
+    with pytest.raises(PretuneError, match="run in this folder is already finished"):
         call(name, tmp_path, **other)
 
 

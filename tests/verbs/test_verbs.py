@@ -193,7 +193,7 @@ def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     other = run(
         "pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 70, "--resume", check=False
     )
-    assert other.returncode == 1 and "this run is finished" in other.stderr
+    assert other.returncode == 1 and "run in this folder is already finished" in other.stderr
     (tmp_path / "moved").mkdir()
     shutil.copy(pretrained.folder / "recipe.yaml", tmp_path / "moved")
     other = run(

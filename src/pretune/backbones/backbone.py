@@ -45,7 +45,7 @@ class TaskHeadParts:
     """The base class of backbones, with functions that create the modules of task heads, such as poolers."""
 
     def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
-        """Set the functions, passed by keyword, that create task-head modules; `width` is the hidden size."""
+        """Set the functions (keyword arguments) that create the modules of task heads; `width` is the hidden size."""
         self.pooler, self.tagger = parts.get("pooler", nn.Identity), parts.get("tagger", nn.Identity)
         self.classifier = parts.get("classifier", partial(OutputLinear, width))
         self.answerer = parts.get("answerer", self.tagger)

@@ -74,7 +74,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
     def both_directions(
         self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
-        """Run the forward stack on the batch `ahead` and the backward stack on `back`; return top layers and states."""
+        """Run the forward stack on `ahead`, the backward stack on `back`; return top hidden states and end states."""
         turn = reverse_index(back)
         first = self.ahead(ahead, state=None if state is None else state.ahead)
         second = self.back(reversed_packed(back, turn), state=None if state is None else state.back)
@@ -103,6 +103,6 @@ def _refuse_vocabulary_head() -> nn.Module:
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Return a packed batch with each sequence reversed; `turn` has the index of the token to put at each place."""
+    """Return a packed batch with each sequence reversed; token i comes from index `turn[i]`."""
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

@@ -46,7 +46,7 @@ class EncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the decoder layers to `keep`; `state` caches earlier tokens."""
+        """Return the hidden states (tokens, width) of the decoder layers in `keep`; `state` caches earlier tokens."""
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 
@@ -58,7 +58,7 @@ class EncoderDecoder(LayeredBackbone):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states `encoded` (None if cached in `state`); return the layers to `keep`."""
+        """Decode from encoder states `encoded` (None: cached in `state`); return hidden states of layers in `keep`."""
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:

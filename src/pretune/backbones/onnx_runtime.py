@@ -69,7 +69,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     def embed(self) -> Any:
         """Raise an error: the token embeddings of an ONNX model are not accessible outside the graph."""
         raise PretuneError(
-            f"{self.path}: the token embeddings are inside the ONNX graph; use the model that it was exported from"
+            f"{self.path}: the token embeddings of an ONNX graph cannot be read; use the model it was exported from"
         )
 
     def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
@@ -96,7 +96,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         if not isinstance(states, np.ndarray) or states.shape != (*shape, self.width):
             raise PretuneError(
                 f"{self.path}: the graph returns hidden states of shape {np.shape(states)}, but the config.json beside it "
-                f"describes {(*shape, self.width)}; the files do not belong together, or one is damaged; export the model again"
+                f"describes {(*shape, self.width)}, so one of the two files is wrong or damaged; export the model again"
             )
         return states
 

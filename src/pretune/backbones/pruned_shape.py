@@ -58,8 +58,8 @@ class PrunedShape:
         for path, count in {**self.heads, **self.units}.items():
             if path not in parts or count > parts[path].units:
                 raise PretuneError(
-                    f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have; "
-                    "prune it again"
+                    f"cannot keep {count} heads or units of {quote(path)}, which the model does not have; prune the "
+                    "model again"
                 )
             parts[path].keep_units(range(count))
         if self.linear:
@@ -67,7 +67,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return the shape after removing all of `depth` layers but `kept`; if `shared`, layers share weights."""
+        """Return this shape with only the layers `kept` of `depth` left; `shared` tells whether they share weights."""
         before, stack = self.layers or tuple(range(depth)), "layers."
 
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:
@@ -93,7 +93,7 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
         )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(
-            f"the pruned shape keeps layers {quote(list(kept))}, but the model has {len(backbone.order)}; prune it again"
+            f"cannot keep layers {quote(list(kept))} of a model with {len(backbone.order)} layers; prune it again"
         )
     if shares_layers(backbone):
         backbone.order = [backbone.order[depth] for depth in kept]

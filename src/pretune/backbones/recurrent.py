@@ -17,7 +17,7 @@ from pretune.packed import Packed
 
 
 class RecurrentBackbone(LayeredBackbone):
-    """An embedding and a stack of LSTM or GRU layers; the token column `document_start` marks where states reset."""
+    """A backbone of LSTM or GRU layers on an embedding, whose states are reset at tokens with `document_start` 1."""
 
     cache = RecurrentCache  # the cache class for generation
 
@@ -32,7 +32,7 @@ class RecurrentBackbone(LayeredBackbone):
         pooler: Callable[[], nn.Module] = nn.Identity,
         backward: bool = False,
     ) -> None:
-        """Assemble a recurrent stack, reading from the end if `backward`; `window` is the length of truncated BPTT."""
+        """Assemble a recurrent backbone; with `backward`, it reads texts from the end; `window` truncates BPTT."""
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
@@ -57,7 +57,7 @@ class RecurrentBackbone(LayeredBackbone):
     def forward(
         self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers to `keep`, and the state for the next batch."""
+        """Return the hidden states (tokens, width) of the layers in `keep`, and the state from which to continue."""
         before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
@@ -72,7 +72,7 @@ class RecurrentBackbone(LayeredBackbone):
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Return the hidden states of the layers to `keep` and the final state; `before` is the initial state."""
+        """Return the hidden states of the layers in `keep` and the final recurrent state, starting from `before`."""
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
         turn = reverse_index(packed)
@@ -83,7 +83,7 @@ class RecurrentBackbone(LayeredBackbone):
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: LayerSelection
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Run the layers on embeddings `x` from the state `before`; return the layers to `keep` and the final state."""
+        """Run the layers on embeddings x from the state `before`; return outputs of layers in `keep`, and end state."""
         wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []

@@ -137,7 +137,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the decoder layers to `keep`; `state` caches earlier tokens."""
+        """Return the hidden states (tokens, width) of the decoder layers in `keep`; `state` caches earlier tokens."""
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
@@ -154,7 +154,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         state: RecurrentCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Run the decoder on encoder states `encoded`, (source tokens, width), and return the layers to `keep`."""
+        """Decode from `encoded`, the encoder states of `source`; return the hidden states of the layers in `keep`."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
         return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
 
@@ -196,7 +196,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Decode from the state `begin`, or else that in `cache`; return the layers to `keep` and attention weights."""
+        """Decode from state `begin` or that in `cache`; return outputs of layers in `keep`, and attention weights."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -226,7 +226,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_last(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Return layer outputs, final states, contexts and attention weights; attend after all time steps (Luong)."""
+        """Run the decoder on x, then attend (Luong); return layer outputs, end states, contexts, attention weights."""
         outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
             x, state = layer(x, rows, before, None)
@@ -240,7 +240,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_first(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Return layer outputs, final states, contexts and attention weights; attend before each step (Bahdanau)."""
+        """Run the decoder on x, attending before each time step (Bahdanau); return the same as `_attend_last`."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.sequence]

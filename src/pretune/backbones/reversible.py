@@ -34,7 +34,7 @@ class ReversibleBackbone(LayeredBackbone):
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
     ) -> None:
-        """Assemble a reversible stack; `norm` normalizes the concatenation of its two residual streams."""
+        """Assemble a reversible backbone; `norm` normalizes the concatenation of its two residual streams."""
         super().__init__()
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
@@ -52,7 +52,7 @@ class ReversibleBackbone(LayeredBackbone):
         return getattr(self.embed.positions, "max_positions", None)
 
     def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the layers to `keep`; with a cache `state`, all its tokens are computed again."""
+        """Return the hidden states of the layers in `keep`; the tokens in the cache `state` are computed again."""
         newest = None
         if state is not None:
             packed, newest = _with_cached_tokens(packed, state)
@@ -76,7 +76,7 @@ class ReversibleBackbone(LayeredBackbone):
 
 
 def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]:
-    """Append a batch to the cache; return all cached tokens, which LSH attention needs, and the new ones' indices."""
+    """Add a batch to the cache; return all cached tokens, which LSH attention needs, and the indices of new ones."""
     side, slots = token_layout(packed), cache.target_slots
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))
     rows = span_indices(np.arange(len(slots.used)) * slots.slots, slots.used)

@@ -67,7 +67,7 @@ class TransformerStack(LayeredBackbone):
     def forward(
         self, packed: Packed, state: SegmentMemory | KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers to `keep`; `state` is a memory or key-value cache."""
+        """Return the hidden states (tokens, width) of the layers in `keep`; `state` is a memory or key-value cache."""
         stack = self.stack
         wanted = selected_layers(keep, len(stack))
         x = self.embed(packed)

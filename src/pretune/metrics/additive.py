@@ -23,7 +23,7 @@ class AdditiveMetrics:
     from_sums: Callable[[Array], dict[str, float]]
 
     def compute(self, units: Any = slice(None)) -> dict[str, float]:
-        """Return the metrics over all units, or over those at the given indices, which may repeat (bootstrap)."""
+        """Return the metrics over all units (usually examples), or over those at the given indices (bootstrap)."""
         return {name: float(value) for name, value in self.from_sums(self.values[units].sum(0)).items()}
 
 
@@ -39,7 +39,7 @@ def join_metrics(parts: Sequence[AdditiveMetrics]) -> AdditiveMetrics:
 
 
 def mean_metrics(rows: Sequence[Sequence[float]], *names: str) -> AdditiveMetrics:
-    """Return metrics that are means over units (usually examples), given one row of values per unit and their names."""
+    """Return metrics that are means over units (usually examples), given one row per unit with one value per metric."""
     values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
     return AdditiveMetrics(
         np.hstack([values, np.ones((len(rows), 1))]),

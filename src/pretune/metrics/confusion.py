@@ -34,7 +34,7 @@ def confusion_metric(name: str, metric: Metric, expected: Sequence[str], predict
 
 
 def accuracy(counts: Array, labels: list[str]) -> float:
-    """Return the share of correct predictions, given the confusion matrix `counts`."""
+    """Return the share of correct predictions, given the confusion matrix `counts`; `labels` are not used."""
     return float(np.trace(counts) / counts.sum())
 
 
@@ -56,13 +56,13 @@ def macro_f1(counts: Array, labels: list[str]) -> float:
 
 
 def f1_of(counts: Array, positive: Array) -> float:
-    """Return the F1 of the classes in the mask `positive`, merged into one, given a confusion matrix; 0 if absent."""
+    """Return the F1 of the classes in the mask `positive` against the others; 0 if none is in the confusion matrix."""
     both = counts[positive].sum() + counts[:, positive].sum()
     return float(2 * counts[positive][:, positive].sum() / both) if both else 0.0
 
 
 def matthews(counts: Array, labels: list[str]) -> float:
-    """Return the Matthews correlation of a confusion matrix; 0 if all expected or all predicted labels are equal."""
+    """Return the Matthews correlation of a confusion matrix; 0 if only one label is expected or predicted."""
     total, predicted, expected = counts.sum(), counts.sum(0), counts.sum(1)
     spread = np.sqrt((total**2 - (predicted**2).sum()) * (total**2 - (expected**2).sum()))
     return float((total * np.trace(counts) - predicted @ expected) / spread) if spread else 0.0

@@ -17,7 +17,7 @@ Categories = Mapping[str, Sequence[str]]  # category → phenomena, of a row
 
 
 def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
-    """Return the Matthews correlation of labels; 0 if all expected or all predicted labels are equal.
+    """Return the Matthews correlation of labels; 0 if only one label is expected or predicted.
 
     >>> matthews(["a", "b", "b", "a"], ["a", "b", "b", "b"])
     0.5773502691896258
@@ -32,7 +32,7 @@ def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
 def by_phenomenon(
     categories: Sequence[Categories], expected: Sequence[str], predicted: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return scores by linguistic category and phenomenon; `categories` has the categories and phenomena of each row.
+    """Return accuracy and Matthews correlation per linguistic category and phenomenon, which `categories` lists by row.
 
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'

@@ -27,7 +27,7 @@ class ScoredAnswer:
 
 
 def score_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each predicted label 1 if it is correct, else 0; for multi-label tasks, by the F1 of the label sets."""
+    """Score each predicted label 1 if it is correct, else 0; score each predicted set of labels by its F1."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
     if task.multi_label:
         return [
@@ -55,7 +55,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each tagged sentence by its share of correct tags; results list only the words with wrong tags."""
+    """Score each tagged sentence by its share of correct tags; the results show only the words with wrong tags."""
     scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
         both = convert_tags(tags, task.written), answer["tags"]
@@ -76,7 +76,7 @@ def score_entities(answers: Sequence[Answer], examples: Any, task: Any) -> list[
 
 
 def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]]) -> list[ScoredAnswer]:
-    """Score each answer by its best word F1 over the gold answers of its example, given in `golds`."""
+    """Score each answer by its highest word F1 with any gold answer; `golds` has the gold answers of each example."""
     return [
         ScoredAnswer(
             row,
@@ -110,13 +110,13 @@ def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[S
 
 
 def score_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each predicted number by 1 minus its error, in standard deviations of the expected numbers."""
+    """Score each predicted number by 1 - |error| / (standard deviation of the expected numbers)."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return _score_by_error(expected, predicted, np.abs(expected - predicted) / (expected.std() or 1.0))
 
 
 def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each text pair by 1 minus the error of its standardized similarity or, unlabeled, by reciprocal rank."""
+    """Score text pairs by 1 - |error| of standardized similarity or, if unlabeled, by reciprocal rank in retrieval."""
     if examples.labels is None:
         return [ScoredAnswer(row, "place 1", f"place {a['place']}", 1 / a["place"]) for row, a in enumerate(answers)]
     expected, predicted = np.array(examples.labels), np.array([answer["similarity"] for answer in answers])
@@ -130,7 +130,7 @@ def _score_by_error(expected: Any, predicted: Any, errors: Any) -> list[ScoredAn
 
 
 def score_rankings(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each query by the nDCG of its ranking; results show its most relevant and its top-ranked candidate."""
+    """Score each query by the nDCG of its candidates; results show the most relevant and the top-ranked candidate."""
     queries, relevances = examples.queries, np.array(examples.labels)
     scores = np.array([answer["score"] for answer in answers])
     scored = []

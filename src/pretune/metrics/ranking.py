@@ -12,7 +12,7 @@ from pretune.runtime.arrays import Array
 
 
 def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
-    """Return hit rate and nDCG among the first `at`, and MRR, given the rank (from 1) of each query's correct answer.
+    """Return hit rate and nDCG at cutoff `at`, and MRR, given the rank (from 1) of each query's correct answer.
 
     >>> ranking_metrics(np.array([1, 3, 11]))
     {'hit_rate@10': 0.6666666666666666, 'ndcg@10': 0.5, 'mrr': 0.4747474747474747}
@@ -27,9 +27,9 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
 
 
 def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> AdditiveMetrics:
-    """Return MRR, nDCG among the first `at` candidates, and MAP, over the queries that have a relevant candidate.
+    """Return MRR, nDCG at cutoff `at`, and MAP, averaged over the queries that have a relevant candidate.
 
-    The arrays have one entry per candidate; `groups` is its query. In MRR, ties count against a relevant candidate.
+    The arrays have one entry per candidate; `groups` are query ids. In MRR, ties count against a relevant candidate.
 
     >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).compute()["mrr"]
     0.5

@@ -24,7 +24,7 @@ def entity_metrics(
 ) -> AdditiveMetrics:
     """Return word accuracy and, unless `plain`, precision, recall and F1 over entities, as conlleval computes them.
 
-    `plain` tags mark words, not entities. Both arguments may use different schemes; types in `without` are ignored.
+    `plain` tags label words, not entities. The two lists may use different tag schemes; `without` has types to ignore.
 
     >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).compute()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
@@ -46,7 +46,7 @@ def entity_metrics(
 
 
 def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of predicted tags on labeled sentences; predicates (V) of semantic roles are ignored."""
+    """Return accuracy and entity F1 of predicted tags on labeled sentences; in semantic roles, the tag V is ignored."""
     expected = [convert_tags(tags, task.written) for tags in examples.tags]
     without = ("V",) if task.predicate else ()
     plain = task.written == "plain"

@@ -16,7 +16,7 @@ def translation_metrics(translations: Sequence[str], references: Sequence[str]) 
         raise PretuneError('BLEU needs sacrebleu; install it with: pip install "pretune[eval]"') from error
     if len(translations) != len(references):
         raise PretuneError(
-            f"there are {len(translations)} translations but {len(references)} references; give one per translation"
+            f"there are {len(translations)} translations but {len(references)} references; give one reference each"
         )
     bleu, texts = BLEU(), (list(translations), [list(references)])
     return {

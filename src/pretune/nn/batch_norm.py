@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class BatchNorm(nn.Module):
     """Batch normalization (Ioffe and Szegedy, 2015) whose statistics exclude padding rows.
 
-    The running statistics, which normalize a batch of one row, are exponential moving averages after the first batches.
+    Running statistics, used in evaluation and for batches of one row, are moving averages with a momentum of 0.1.
 
     >>> BatchNorm(1)(torch.tensor([[1.0], [3.0]])).flatten().tolist()
     [-0.9999949932098389, 0.9999949932098389]

@@ -22,7 +22,7 @@ class PostNorm(nn.Module):
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply the sublayer to hidden states: (n, width) → (n, width)."""
+        """Apply a residual block with post-normalization to hidden states: (n, width) → (n, width)."""
         y = self.part(x, context)
         plain = isinstance(self.norm, LayerNorm) and self.norm.bias is not None
         if self.training and plain and supports_custom_kernels(x):
@@ -44,7 +44,7 @@ class PreNorm(nn.Module):
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply the sublayer to hidden states: (n, width) → (n, width)."""
+        """Apply a residual block with pre-normalization to hidden states: (n, width) → (n, width)."""
         return x + self.dropout(self.part(self.norm(x), context), context.depth)
 
 
@@ -69,14 +69,14 @@ class TransformerLayer(nn.Module):
         return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply all sublayers to hidden states: (n, width) → (n, width)."""
+        """Apply all sublayers of a Transformer layer to hidden states: (n, width) → (n, width)."""
         if self.recompute and self.training:
             # Dropout depends on its seed alone, so there is no generator state to preserve.
             return checkpoint(self.run, x, context, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
         return self.run(x, context)
 
     def run(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply all sublayers to hidden states, (n, width) → (n, width), without activation checkpointing."""
+        """Apply all sublayers of a Transformer layer, without activation checkpointing: (n, width) → (n, width)."""
         for part in self.children():
             x = part(x, context)
         return x
@@ -86,7 +86,7 @@ class LayerSequence(nn.Sequential):
     """Several layers that run one after the other as a single layer of a stack (the inner groups of ALBERT)."""
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:  # type: ignore[override]
-        """Apply all layers to hidden states: (n, width) → (n, width)."""
+        """Apply several layers, one after the other, to hidden states: (n, width) → (n, width)."""
         for layer in self:
             x = layer(x, context)
         return x

@@ -33,7 +33,7 @@ class Convolution(nn.Module):
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the number of weights to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the weights of this convolution to `sizes`, the layer sizes from which FLOPs are computed."""
         sizes.matrices += self.weight.numel()
 
 
@@ -48,6 +48,6 @@ class WithConvolution(nn.Module):
         self.activation, self.dropout = activation, Dropout(dropout)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply the layer and the convolution to hidden states: (n, width) → (n, width)."""
+        """Apply a layer and its parallel convolution to hidden states: (n, width) → (n, width)."""
         convolved = self.activation(self.dropout(self.convolution(x, context.layout), context.depth))
         return self.norm(self.layer(x, context) + convolved)

@@ -48,12 +48,12 @@ class Dropout(nn.Module):
         return self.keep_mask(rows * like.shape[1], on_gpu=False).view(shape).to(like.dtype) / (1.0 - self.rate)
 
     def keep_mask(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
-        """Return a mask of `count` elements, True for those that the layer keeps at layer index `depth`."""
+        """Return a mask of `count` elements, True for those that this dropout layer keeps at network depth `depth`."""
         make = dropout_mask_cuda if on_gpu else dropout_mask
         return make(self.seed, count, self.rate, self.salt_for_depth(depth))
 
     def salt_for_depth(self, depth: int) -> int:
-        """Return a number that identifies this layer at layer index `depth`, so that each use has its own mask."""
+        """Return a number that identifies this dropout layer at network depth `depth`, as a seed of its masks."""
         return self.salt + depth * DEPTHS_APART
 
 
@@ -67,7 +67,7 @@ class Noise(nn.Module):
         self.seed = torch.zeros((), dtype=torch.int32)
 
     def forward(self, shape: tuple[int, ...], depth: int, device: torch.device) -> Tensor:
-        """Return normal noise of the given shape, different for each layer index `depth` unless the seed is fixed."""
+        """Return normal noise of the given shape, different at each network depth `depth` unless the seed is fixed."""
         if self.fixed_seed is not None:
             if (shape, device) not in self.cache:
                 numbers = torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed_seed))

@@ -69,7 +69,7 @@ class FeedForward(PrunableUnits):
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True, dropout: float = 0.0
     ) -> None:
-        """Build the network for states of size `width`; `dropout` applies to the `inner` hidden units."""
+        """Build a feed-forward network for states of size `width`; `dropout` applies to the `inner` hidden units."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, inner, bias)
@@ -93,14 +93,14 @@ class GatedFeedForward(PrunableUnits):
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = False, dropout: float = 0.0
     ) -> None:
-        """Build the network for states of size `width`; `dropout` applies to the `inner` hidden units."""
+        """Build a gated feed-forward network for states of size `width`; `dropout` applies to the `inner` units."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext | None = None) -> Tensor:
-        """Apply the feed-forward network to each token, (n, width) → (n, width); `context` is ignored."""
+        """Apply the gated feed-forward network to each token, (n, width) → (n, width); `context` is ignored."""
         both = self.inner(x)
         if self.activation is F.gelu and supports_custom_kernels(x):
             from pretune.nn.kernels.gelu import gated_gelu

@@ -110,7 +110,7 @@ class LayerFeatures(nn.Module):
         words: int = 0,
         mixed_widths: bool = False,
     ) -> None:
-        """Build the module for layers of size `width`; `layers` names how to combine them, `top` the modules on top.
+        """Build a combination of layers of size `width`; `layers` names the method, `top` the modules on top.
 
         `depth` is the number of layers without embeddings, `vocabulary` that of task-specific word vectors, `words` the
         width of the backbone's word vectors; `mixed_widths` is True if the layers have different widths.
@@ -122,9 +122,9 @@ class LayerFeatures(nn.Module):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {suggest(value, choices)}")
         if mixed_widths and layers in ("mix", "elmo", "sum4", "concat4"):
-            raise PretuneError(f"{layers!r} needs layers of one width, but this model's layers differ; choose 'last'")
+            raise PretuneError(f"features {layers!r} need layers of one width, but this model's differ; choose 'last'")
         if layers in ("sum4", "concat4") and depth < 4:
-            raise PretuneError(f"{layers!r} needs four layers, but this model has {depth}; choose 'mix' or 'second'")
+            raise PretuneError(f"features {layers!r} need 4 layers, but there are {depth}; choose 'mix' or 'second'")
         self.layers, self.keep = layers, KEPT_LAYERS[layers]
         if layers in ("mix", "elmo"):
             self.mix = ScalarMix(depth + 1)

@@ -28,7 +28,7 @@ class CountsTargetWeights(Protocol):
     """The interface of heads that report how many weights each target token is multiplied with, for counting FLOPs."""
 
     def weights_per_target(self, tied: int) -> int:
-        """Return how many weights each target token is multiplied with; `tied` of them are in the token embedding."""
+        """Return the number of weights per target token, for FLOPs; a tied token embedding has `tied` weights."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class OperationSizes:
     others: list[Callable[[Array], float]] = field(default_factory=list)  # operations of other kinds of self-attention
 
     def add(self, module: nn.Module) -> None:
-        """Add the sizes of a module, without its submodules, to these sizes, from which FLOPs are computed."""
+        """Add the sizes of a module, without its submodules, to these layer sizes, from which FLOPs are computed."""
         match module:
             case CountsOperations():
                 module.add_operations(self)
@@ -57,7 +57,7 @@ class OperationSizes:
                 self.recurrence += sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
     def add_attention(self, pattern: Pattern, width: int) -> None:
-        """Add a softmax self-attention layer with an attention pattern; `width` is the total width of its heads."""
+        """Add a softmax self-attention layer to these layer sizes; `width` is the total width of its heads."""
         self.widths[pattern.reach or (-1, -1)] += width
 
     def attention(self, lengths: Array) -> float:
@@ -70,12 +70,12 @@ class OperationSizes:
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of relative position terms in all layers, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of all layers' relative position terms, with `slots` memory tokens per sequence."""
         return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
 
 
 def weights_per_target(part: nn.Module, tied: int) -> int:
-    """Return how many weights of `part` of a head each target token is multiplied with; the embedding has `tied`."""
+    """Return how many weights of `part` of a head apply to each target token; a tied embedding has `tied` weights."""
     if isinstance(part, CountsTargetWeights):
         return part.weights_per_target(tied)
     own = part.weight.numel() if isinstance(part, nn.Linear) else 0

@@ -35,7 +35,7 @@ class UntiedVocabularyHead(nn.Module):
     """A language model head with its own output matrix, after an optional transform of the hidden states."""
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
-        """Build the head; `width` is the width of hidden states after the transform."""
+        """Build a language-model head with its own output matrix; `width` is the width of transformed states."""
         super().__init__()
         self.transform = transform if transform is not None else nn.Identity()
         self.output = OutputLinear(width, vocabulary, bias)
@@ -89,7 +89,7 @@ class DenseTransform(nn.Module):
     def __init__(
         self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True, *, outputs: int = 0
     ) -> None:
-        """Build the layer; `outputs` is the output width if it is not `width`, as in ELECTRA and ALBERT."""
+        """Build a dense layer; `outputs` is the output width if it is not `width`, as in ELECTRA and ALBERT."""
         super().__init__()
         self.dense = Linear(width, outputs or width, bias)
         self.activation = activation
@@ -104,7 +104,7 @@ class ResidualFeedForward(nn.Module):
     """A residual feed-forward network norm(x + feed_forward(x)), which BigBird applies before answer-span logits."""
 
     def __init__(self, feed_forward: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
-        """Build the layer; `dropout` applies to the input and to the output of `feed_forward`."""
+        """Build a residual block around `feed_forward`; `dropout` applies to its input and its output."""
         super().__init__()
         self.feed_forward, self.norm = feed_forward, norm
         self.dropout_inputs, self.dropout = Dropout(dropout), Dropout(dropout)

@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", message="LSTM with projections is not supporte
 
 @dataclass
 class TimeMajorRows:
-    """The tokens of a batch in the time-major order of PackedSequence; a row is a sequence, or a document in one."""
+    """The tokens of a batch in the time-major order of PackedSequence; a row is a sequence, or one document of it."""
 
     sizes: Tensor  # (time,) number of rows at each time step, on the host
     order: Tensor  # (n,) the token at each place
@@ -83,7 +83,7 @@ class TimeMajorRows:
 
     @property
     def equal_lengths(self) -> bool:
-        """Return whether all sequences (rows) have the same length."""
+        """Return whether all rows (sequences or documents) have the same length."""
         return int(self.sizes[0]) == int(self.sizes[-1])
 
     def to_time_major(self, x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class RecurrentCells(nn.Module):
         drop: float = 0.0,
         clip: tuple[float, float] | None = None,
     ) -> None:
-        """Build the layer; `projection` is the width that hidden states are projected to (ELMo).
+        """Build an LSTM or GRU; `projection` is the width that hidden states are projected to (ELMo).
 
         `drop` is the fraction of recurrent weights dropped per step (AWD-LSTM); `clip` bounds cell and output states.
         """
@@ -237,7 +237,7 @@ class RecurrentCells(nn.Module):
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """Run the kernel over all time steps, of `sizes[t]` rows at step t; return the outputs and final states."""
+        """Run the LSTM or GRU kernel, with `sizes[t]` rows at time step t; return the outputs and final states."""
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ class ReversibleBranch(nn.Module):
     """A branch dropout(part(norm(x))) of a reversible layer, which reads one residual stream and adds to the other."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, chunk_size: int = 0) -> None:
-        """Build the branch; `chunk_size` is the number of tokens that `part` processes at a time (0: all)."""
+        """Build a branch of a reversible layer, whose `part` processes `chunk_size` tokens at a time (0: all)."""
         super().__init__()
         self.part, self.norm, self.dropout, self.chunk_size = part, norm, Dropout(dropout), chunk_size
 

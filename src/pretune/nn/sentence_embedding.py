@@ -36,7 +36,7 @@ PROMPT_COLUMN = "prompt"  # the column that marks the tokens of a prompt
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """The description of a linear layer with an activation and, optionally, a residual connection around both."""
+    """The configuration of a linear layer with an activation and, optionally, a residual connection around both."""
 
     in_features: int
     out_features: int
@@ -53,58 +53,58 @@ class DenseSpec:
             )
 
     def width(self, width: int) -> int:
-        """Return the output size for vectors of size `width`."""
+        """Return the output size of this dense layer; raise an error if `width` is not its input size."""
         return check_width("dense layer", self.in_features, width) and self.out_features
 
     def build(self) -> nn.Module:
-        """Build the layer that this specification describes, with newly initialized parameters."""
+        """Build the dense layer that this configuration describes, with newly initialized parameters."""
         return DenseLayer(self)
 
 
 @dataclass(frozen=True)
 class LayerNormSpec:
-    """The description of layer normalization of a text embedding."""
+    """The configuration of a layer-norm step applied to text embeddings."""
 
     dimension: int
     kind: ClassVar[str] = "layer_norm"
 
     def width(self, width: int) -> int:
-        """Return the output size for vectors of size `width`."""
+        """Return `width`, or raise an error if this layer-norm step is configured for another size."""
         return check_width("layer normalization", self.dimension, width)
 
     def build(self) -> nn.Module:
-        """Build the layer that this specification describes, with newly initialized parameters."""
+        """Build the layer-norm module that this configuration describes, with newly initialized parameters."""
         return nn.Sequential(OrderedDict(norm=LayerNormLayer(self.dimension)))
 
 
 @dataclass(frozen=True)
 class DropoutSpec:
-    """The description of dropout of a text embedding, which applies only in training."""
+    """The configuration of a dropout step applied to text embeddings in training."""
 
     share: float
     kind: ClassVar[str] = "dropout"
 
     def width(self, width: int) -> int:
-        """Return the output size for vectors of size `width`, which is the same."""
+        """Return `width`: dropout does not change the size of embeddings."""
         return width
 
     def build(self) -> nn.Module:
-        """Build the layer that this specification describes."""
+        """Build the dropout module that this configuration describes."""
         return DropoutLayer(self.share)
 
 
 @dataclass(frozen=True)
 class NormalizeSpec:
-    """The description of scaling a text embedding to unit length."""
+    """The configuration of a step that scales text embeddings to unit length."""
 
     kind: ClassVar[str] = "normalize"
 
     def width(self, width: int) -> int:
-        """Return the output size for vectors of size `width`, which is the same."""
+        """Return `width`: scaling to unit length does not change the size of embeddings."""
         return width
 
     def build(self) -> nn.Module:
-        """Build the layer that this specification describes."""
+        """Build the module that scales embeddings to unit length."""
         return NormalizeLayer()
 
 
@@ -119,7 +119,7 @@ Size = Annotated[int, Ge(1), Le(1 << 20)]
 
 
 class DenseEntry(TypedDict):
-    """The schema of a dense layer in config.json."""
+    """The config.json entry of a dense layer applied to text embeddings."""
 
     kind: Literal["dense"]
     in_features: Size
@@ -130,21 +130,21 @@ class DenseEntry(TypedDict):
 
 
 class LayerNormEntry(TypedDict):
-    """The schema of layer normalization in config.json."""
+    """The config.json entry of a layer-norm step applied to text embeddings."""
 
     kind: Literal["layer_norm"]
     dimension: Size
 
 
 class DropoutEntry(TypedDict):
-    """The schema of dropout in config.json."""
+    """The config.json entry of a dropout step applied to text embeddings."""
 
     kind: Literal["dropout"]
     share: Annotated[float, Ge(0), Le(1)]
 
 
 class NormalizeEntry(TypedDict):
-    """The schema of scaling to unit length in config.json."""
+    """The config.json entry of a step that scales text embeddings to unit length."""
 
     kind: Literal["normalize"]
 
@@ -153,7 +153,7 @@ TransformEntry = DenseEntry | LayerNormEntry | DropoutEntry | NormalizeEntry
 
 
 class TextEmbeddingEntry(TypedDict):
-    """The schema of a text embedding in config.json."""
+    """The config.json entry of a text embedding: its pooling, the steps after it, and its prompts."""
 
     pooling: list[str]
     transforms: NotRequired[list[TransformEntry]]
@@ -218,7 +218,7 @@ class TextEmbedding:
         return replace(self, pooling=modes, transforms=(*self.transforms, *further))
 
     def width(self, hidden: int) -> int:
-        """Return the size of text embeddings, given the width of the hidden states."""
+        """Return the size of text embeddings, given `hidden`, the width of the hidden states."""
         width = hidden * len(self.pooling)
         for part in self.transforms:
             width = part.width(width)
@@ -273,7 +273,7 @@ class TextEmbeddingHead(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """A linear layer with an activation and, optionally, a residual connection, as `DenseSpec` describes."""
+    """A linear layer with an activation and, optionally, a residual connection, as configured by `DenseSpec`."""
 
     def __init__(self, dense: DenseSpec) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class DenseLayer(nn.Module):
 
 
 class NormalizeLayer(nn.Module):
-    """Scaling of vectors to unit length, as `NormalizeSpec` describes."""
+    """A layer that scales vectors to unit length."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale vectors, (rows, width), to unit length."""

@@ -18,7 +18,7 @@ class Prunable(ResidualBranch):
 
     @property
     def units(self) -> int:
-        """Return the current number of prunable units (attention heads or feed-forward units) of a layer."""
+        """Return the current number of prunable units (attention heads or feed-forward units) of this layer."""
         raise NotImplementedError
 
     @property
@@ -27,7 +27,7 @@ class Prunable(ResidualBranch):
         raise NotImplementedError
 
     def unit_projections(self) -> list[Linear]:
-        """Return the input projections, whose rows belong to prunable units (attention heads or feed-forward units)."""
+        """Return a layer's input projections, whose rows belong to its attention heads or feed-forward units."""
         raise NotImplementedError
 
     def keep_units(self, kept: Sequence[int]) -> None:

@@ -78,7 +78,7 @@ def check_not_lfs_pointer(path: Path) -> None:
     """Raise an error if a file is a git-lfs pointer instead of the weights."""
     with path.open("rb") as file:
         if file.read(len(LFS)) == LFS:
-            raise PretuneError(f"{path} is a git-lfs pointer, not the weights; fetch these with `git lfs pull`")
+            raise PretuneError(f"{path} is a git-lfs pointer, not the weights; fetch the weights with `git lfs pull`")
 
 
 def digest(header: Mapping[str, Any], data: Iterable[bytes | memoryview]) -> str:

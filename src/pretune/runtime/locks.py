@@ -81,13 +81,13 @@ def _acquire(path: Path, folder: Path) -> int:
         except OSError as error:
             owner = os.pread(handle, 1000, 0)
             if error.errno in _UNSUPPORTED:
-                log_info(f"{folder}: this file system has no locks; make sure that no other command writes here")
+                log_info(f"{folder}: the file system has no locks; make sure that no other command writes here")
                 return handle
             os.close(handle)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             advice = if_option("out", ", or choose another --out")
-            raise PretuneError(f"{folder}: {_describe(owner)} is writing here; wait for it{advice}") from error
+            raise PretuneError(f"{folder}: {_describe(owner)} is writing here; wait until it ends{advice}") from error
         if _is_current(handle, path):  # otherwise its last owner removed the file before we had the lock
             return handle
         os.close(handle)

@@ -26,7 +26,7 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Lock an output folder while the `with` block runs, after `check(path, options)`; files need no lock."""
+    """Lock and check an output folder for the `with` block; `check(path, options)` raises an error if it is unfit."""
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":
         yield
@@ -37,21 +37,21 @@ def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
 
 
 def check_new_file(out: Path, options: Any) -> None:
-    """Raise an error if an output file cannot be written; an existing file is accepted, and will be replaced."""
+    """Raise an error if the output file `out` cannot be written; an existing file is accepted and will be replaced."""
     if _kind(out) == "folder":
-        raise PretuneError(f"{out} is a folder; give the name of a file")
+        raise PretuneError(f"{out} is a folder, but must be a file; give the name of a file")
     _try_to_write(out.with_name(f"{TEMPORARY}{os.getpid()}-{out.name}"), out)
 
 
 def check_any_folder(out: Path, options: Any) -> None:
-    """Raise an error if an output folder, which may contain other files, cannot be written to."""
+    """Raise an error if the output folder `out` cannot be written to; it may contain other files."""
     if _kind(out) == "file":
-        raise PretuneError(f"{out} is a file; choose another --out")
+        raise PretuneError(f"{out} is a file, but must be a folder; choose another --out")
     _try_to_write(out / f"{TEMPORARY}{os.getpid()}", out)
 
 
 def check_new_folder(out: Path, options: Any) -> None:
-    """Raise an error if an output folder is not new or empty, apart from intermediate results of an earlier attempt."""
+    """Raise an error if the output folder `out` is not empty, apart from intermediate results of an earlier attempt."""
     check_any_folder(out, options)
     if _names_in(out) - {INTERMEDIATE}:
         raise PretuneError(f"{out} exists and is not empty; choose another --out")
@@ -70,7 +70,7 @@ def was_restarted() -> bool:
 
 
 def check_run(out: Path, resume: bool) -> bool:
-    """Return whether a folder contains an unfinished run; raise an error if no run can start or resume there."""
+    """Return whether `out` contains an unfinished run to resume; raise an error if no run can start or resume there."""
     if not (out / RECIPE).is_file():
         if _names_in(out) - {INTERMEDIATE, "checkpoints"}:
             raise PretuneError(f"{out} exists and is not a run folder; choose another --out")
@@ -79,7 +79,7 @@ def check_run(out: Path, resume: bool) -> bool:
         resuming = if_option("resume", "resume it with --resume, or ")
         raise PretuneError(f"{out} already contains a run; {resuming}choose another --out")
     if (out / RESULTS).is_file():
-        raise PretuneError(f"{out}: this run is finished; choose another --out")
+        raise PretuneError(f"{out}: the run in this folder is already finished; choose another --out")
     return True
 
 
@@ -92,7 +92,7 @@ def intermediate_folder(out: Path, name: str) -> Path:
 
 
 def check_resumable_folder(marker: str, what: str) -> Check:
-    """Return a check that an output folder is new, empty, or has the file `marker`; errors say it is not `what`."""
+    """Return a function that raises an error ("not `what`") for a nonempty output folder without the file `marker`."""
 
     def check(out: Path, options: Any) -> None:
         check_any_folder(out, options)

@@ -37,7 +37,7 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
     except OSError as error:
         raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     if len(raw) > limit:
-        raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB, the maximum for a file of this kind")
+        raise PretuneError(f"{path}: the file is larger than {limit / 1e6:,.0f} MB, the limit for this kind of file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -74,7 +74,7 @@ def _check_surrogates(value: Any, text: str, where: str) -> Any:
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
     except UnicodeEncodeError as error:
         broken = error.object[error.start : error.end].encode("unicode_escape").decode()
-        raise PretuneError(f"{where}: a string contains {broken}, which is not a character") from error
+        raise PretuneError(f"{where}: a string contains {broken}, which is not a valid character; remove it") from error
     return value
 
 
@@ -172,7 +172,7 @@ def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
     value = read_mapping(path, what)
     if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
         raise PretuneError(
-            f"{path}: the contents do not match their checksum; the file was damaged or edited; restore it"
+            f"{path}: the contents do not match their checksum, so the file was damaged or edited; restore it"
         )
     return value
 
@@ -218,7 +218,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _check_depth(text: str, where: str) -> None:
-    """Raise an error if a YAML text is nested too deeply."""
+    """Raise an error that names `where` if a YAML text is nested too deeply."""
     import yaml
 
     depth = 0
@@ -249,7 +249,7 @@ def _check_aliases(node: Any, where: str) -> None:
             children = [part for pair in node.value for part in pair]
         total = 1 + sum(map(size, children))
         if total > MOST_VALUES:
-            raise PretuneError(f"{where}: more than {MOST_VALUES:,} values with aliases expanded; remove aliases")
+            raise PretuneError(f"{where}: its aliases expand to more than {MOST_VALUES:,} values; remove aliases")
         sizes[id(node)] = total
         return total
 

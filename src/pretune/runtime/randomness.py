@@ -22,7 +22,7 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return 64 random bits per combination of integer coordinates: a hash of seed, purpose and coordinates.
+    """Hash the seed, a purpose such as "order", and integers or integer arrays to 64 random bits per element.
 
     >>> bool((random_bits(0, "order", np.arange(3)) == random_bits(0, "order", np.arange(3))).all())
     True
@@ -32,7 +32,7 @@ def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
 
 
 def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
-    """Return random bits for further coordinates, given the random bits of the leading ones (`state`).
+    """Hash further integers or integer arrays with `state`, the random bits of earlier ones, to 64 bits per element.
 
     >>> int(extend_random_bits(random_bits(0, "order", 1), 2)) == int(random_bits(0, "order", 1, 2))
     True
@@ -58,18 +58,18 @@ def _mix(z: Any) -> Any:
 
 
 def uniform(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Return a reproducible random number in [0, 1) per combination of coordinates (integers or integer arrays)."""
+    """Hash the seed, a purpose such as "mask", and integers or integer arrays to random numbers in [0, 1)."""
     return (random_bits(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
 
 
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
-    """Return a random permutation of range(count) that depends only on the seed, the purpose and the coordinates."""
+    """Return a random permutation of range(count): a function of the seed, a purpose such as "order", and integers."""
     return np.argsort(random_bits(seed, purpose, *coordinates, np.arange(count)), kind="stable")
 
 
 @dataclass(frozen=True)
 class EpochRandom:
-    """Reproducible random numbers of one epoch: functions of a purpose and of coordinates such as token position."""
+    """The reproducible random numbers of one epoch: hashes of the seed, the epoch, a purpose, and token positions."""
 
     seed: int
     epoch: int = 0
@@ -77,21 +77,21 @@ class EpochRandom:
     order_epoch: int | None = None  # seeds the order of the data if it differs from `epoch`, whose samples are repeated
 
     def repeat(self, copies: int) -> EpochRandom:
-        """Return random numbers that repeat every `copies` epochs (0: never), except for the order of the data."""
+        """Return a copy that gives equal random numbers every `copies` epochs (0: never), except for the data order."""
         return replace(self, epoch=self.epoch % copies, order_epoch=self.epoch) if copies else self
 
     def random_bits(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return 64 random bits per combination of coordinates, such as sequence and position, for a purpose."""
+        """Hash this epoch, a purpose such as "mask", and integers or integer arrays to 64 random bits per element."""
         return random_bits(self.seed, purpose, self.epoch, *coordinates)
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return a random number in [0, 1) per combination of coordinates, such as sequence and position."""
+        """Hash this epoch, a purpose such as "mask", and integers or integer arrays to random numbers in [0, 1)."""
         return uniform(self.seed, purpose, self.epoch, *coordinates)
 
     def integers(self, high: Coordinate, purpose: str, *coordinates: Coordinate) -> Array:
-        """Return a random integer in [0, high) per combination of coordinates, such as sequence and position."""
+        """Hash this epoch, a purpose such as "mask", and integers or integer arrays to random integers in [0, high)."""
         return (self.uniform(purpose, *coordinates) * high).astype(np.int64)
 
     def permutation(self, count: int, purpose: str) -> Array:
-        """Return a random permutation of range(count) that is specific to this epoch and the purpose."""
+        """Return a random permutation of range(count), reproducible for each epoch and purpose (such as "order")."""
         return permutation(count, self.seed, purpose, self.epoch)

@@ -48,7 +48,7 @@ def run_on_ray(
 
 
 def get_result(ray: Any, reference: Any) -> Any:
-    """Return the result of a Ray job, given its reference; raise the job's PretuneError, or one if the job was lost."""
+    """Return the result of the Ray job `reference`; raise a PretuneError if the job raised one or was lost."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -57,7 +57,7 @@ def get_result(ray: Any, reference: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise PretuneError(
-            f"the cluster lost a job {RETRIES + 1} times ({type(error).__name__}), perhaps out of memory; "
+            f"the Ray cluster lost a job {RETRIES + 1} times ({type(error).__name__}), perhaps out of memory; "
             "finished work is kept: run the same command again"
         ) from error
 

@@ -48,10 +48,10 @@ def read_recipe(path: str | Path) -> Values:
 
 
 def _check_keys(values: Mapping[Any, Any], where: str) -> None:
-    """Raise an error if a key of a recipe is not a string: YAML reads `1:` and `null:` as other types."""
+    """Raise an error if a key of a recipe is not a string: YAML parses `1:` and `null:` as other types."""
     for key, value in values.items():
         if not isinstance(key, str):
-            raise PretuneError(f"{where}: the key {quote(key)} is not text; put it in quotes")
+            raise PretuneError(f"{where}: the key {quote(key)} is not a string; put it in quotes")
         if isinstance(value, Mapping):
             _check_keys(value, where)
 
@@ -83,7 +83,7 @@ def parse_settings(settings: Iterable[str]) -> Values:
         for part in path:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set; remove one of the settings")
+                raise PretuneError(f"--set {quote(setting)}: {quote(part)} already has a value; remove one setting")
         inner[last] = value
     return values
 
@@ -104,7 +104,7 @@ def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
 
 
 def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
-    """Check recipe values against the signature of a command's function (verb), and return them as its arguments."""
+    """Check recipe values against the parameters of the function `verb`, a command, and return them as arguments."""
     from pydantic import ValidationError
 
     # `from` is a Python keyword, so the parameter is called from_.
@@ -118,7 +118,7 @@ def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name
 
 @cache
 def _model(verb: Callable[..., Any]) -> type[BaseModel]:
-    """Return a pydantic model of a command's function (verb): its parameters with their types and defaults."""
+    """Return a pydantic model of the function `verb`, a command: its parameters with their types and defaults."""
     from pydantic import ConfigDict, create_model
 
     keys: dict[str, Any] = {}
@@ -134,7 +134,7 @@ class LoadedObject:
 
 @cache
 def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
-    """Return the types of a command's parameters; with `include_extras`, shared options keep their help text."""
+    """Return the types of the parameters of a command's function; `include_extras` keeps annotations (help texts)."""
     found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))), include_extras=include_extras)
     found.pop("return", None)
     return found
@@ -158,7 +158,7 @@ def section_keys(section: type[RecipeSection]) -> dict[str, Any]:
 
 
 def _explain(verb: Callable[..., Any], problem: Any) -> str:
-    """Return a clause that explains one pydantic validation error of the arguments of a command's function (verb)."""
+    """Return a clause that explains `problem`, a pydantic error in the arguments of the command's function `verb`."""
     # Parts of the location that are not keys (branches of a union) are of no use to people.
     known: dict[str, Any] = parameter_types(verb)
     unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")

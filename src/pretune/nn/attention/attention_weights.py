@@ -16,7 +16,7 @@ from pretune.runtime.errors import PretuneError
 def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batch: Pattern | None = None) -> Tensor:
     """Return the attention weights of a layer with input x (n, width), averaged over heads: (n, longest sequence).
 
-    `layout` gives the sequence boundaries, `batch` an optional attention pattern; weights beyond a sequence are 0.
+    `layout` has the sequence boundaries, `batch` the attention pattern of the batch, if any; weights of padding are 0.
     """
     wrapper, attention = find_attention(layer)
     inner = wrapper.norm(x) if isinstance(wrapper, PreNorm) else x  # type: ignore[operator]

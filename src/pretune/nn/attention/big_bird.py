@@ -36,7 +36,7 @@ class BlockSparseAttention(ResidualBranch):
     def __init__(
         self, width: int, heads: int, *, size: int, random: int, blocks: int, layer: int, dropout: float = 0.0
     ) -> None:
-        """Build the layer; `blocks` is the largest number of blocks per sequence, `layer` seeds the random blocks."""
+        """Build a BigBird layer for up to `blocks` blocks per sequence; its number `layer` seeds the random blocks."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
@@ -63,7 +63,7 @@ class BlockSparseAttention(ResidualBranch):
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
-    """Return uniform random integers, (heads, blocks, random), that depend only on the layer number and their index."""
+    """Return random integers, (heads, blocks, random), that select the random blocks of BigBird layer `layer`."""
     if heads * blocks * random > MOST_NUMBERS:
         raise PretuneError(
             f"sparse attention with {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
@@ -99,7 +99,7 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 
 
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
-    """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) seed random blocks."""
+    """Return BigBird's attention pattern for blocks of `size` tokens; `numbers` are the result of `random_numbers`."""
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
 
@@ -110,7 +110,7 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         return near | everything | is_drawn(query["head"], block, its, last)
 
     def is_drawn(head: Any, query_block: Any, key_block: Any, last_block: Any) -> Any:
-        """Return whether `key_block` is one of the random blocks that `query_block` attends to."""
+        """Return whether `key_block` is one of the random blocks that `query_block` attends to in head `head`."""
         if isinstance(query_block, ValueInterval):
             return in_some_row(head.low, query_block, key_block, last_block)
         blocks = random_blocks([numbers[head, query_block, draw] for draw in range(random)], query_block, last_block)
@@ -122,7 +122,7 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     def in_some_row(
         head: Tensor, query_block: ValueInterval, key_block: ValueInterval, last_block: ValueInterval
     ) -> IntervalMask:
-        """Return whether a tile of key blocks may contain a random block of a tile of query blocks."""
+        """Return whether a range of key blocks may contain a random block of any block in a range of query blocks."""
         steps = torch.arange(BLOCK // size + 2, device=query_block.low.device)
         row = torch.minimum(query_block.low[..., None] + steps, query_block.high[..., None])  # (…, blocks of a tile)
         low, high, last_low = key_block.low[..., None], key_block.high[..., None], last_block.low[..., None]

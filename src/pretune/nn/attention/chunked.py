@@ -39,7 +39,7 @@ class Chunks:
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return, for each chunk, the indices of the `before` chunks before it and its own, cyclically per sequence."""
+        """Return, for each chunk of all `rounds`, the indices of its `before` cyclic predecessors and its own."""
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
@@ -49,7 +49,7 @@ class Chunks:
 
 
 def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
-    """Split the packed sequences of an attention call into chunks of `size` tokens, once for all layers."""
+    """Split the packed sequences of an attention call into chunks of `size` tokens, and cache them for all layers."""
     side = layout.queries
     if layout.keys is not side:
         raise PretuneError(
@@ -62,7 +62,7 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
 
 
 def _cut(tokens: TokenLayout, size: int) -> Chunks:
-    """Split packed sequences into chunks of `size` tokens."""
+    """Return the packed sequences `tokens` split into chunks of `size` tokens."""
     offsets = tokens.offsets.long()
     per_sequence = (offsets.diff() + size - 1) // size  # (s,)
     first = per_sequence.cumsum(0) - per_sequence

@@ -104,7 +104,7 @@ class DisentangledAttention(ResidualBranch):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """Build the layer; `score` adds position terms, `distance_dropout` is dropout of position embeddings."""
+        """Build a DeBERTa attention layer; `score` adds position terms, whose embeddings have `distance_dropout`."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
@@ -123,11 +123,11 @@ class DisentangledAttention(ResidualBranch):
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add attention and its position terms to `sizes`, from which the FLOPs of a model are computed."""
+        """Add this attention layer and its position terms to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(full, self.heads * self.head_width)
         sizes.relative.append(self.position_operations)
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the relative position terms for a packed batch with these lengths; `slots` is ignored."""
+        """Return the FLOPs of DeBERTa's position terms for sequences of these lengths; `slots` is ignored."""
         distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

@@ -44,7 +44,7 @@ def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
 
 
 def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, per query block, the number of key blocks where `blocks` is True, and all key blocks, those first."""
+    """Return, per query block, the number of key blocks that are True in `blocks`, and the key indices, True first."""
     # Ranks are counted, not sorted: inside a compiled model, a sort of some fifty blocks took the compiler minutes.
     count = blocks.sum(-1, keepdim=True)
     place = torch.where(blocks, blocks.cumsum(-1), count + (~blocks).cumsum(-1)) - 1
@@ -85,10 +85,10 @@ class _Blocks:
 
 
 class _Ranges:
-    """The range of a per-token column in each block, over the sequence that a query block and a key block share.
+    """The smallest and largest value of a per-token feature in each of `blocks`, for each pair of query and key block.
 
-    `others`, (query blocks, key blocks), is True where this is not the first sequence of the block; `dim` is the
-    dimension of `others` that these blocks do not index; `heads` is (heads, 1, 1).
+    Only tokens of the sequence that both blocks share count. `others`, (query blocks, key blocks), is True where it is
+    not the first sequence of the block in `blocks`; `dim` is the dimension of `others` for the other side's blocks.
     """
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:

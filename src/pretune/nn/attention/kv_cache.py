@@ -36,7 +36,7 @@ class CacheSlots:
         if len(lengths) != len(self.used) or (self.used + lengths).max(initial=0) > self.slots:
             raise PretuneError(
                 f"a key-value cache for {len(self.used)} sequences of {self.slots} tokens has no room for {len(lengths)} "
-                f"sequences with up to {lengths.max(initial=0)} more tokens; build it with more slots"
+                f"sequences with up to {lengths.max(initial=0)} more tokens; build the cache with more slots"
             )
         first = np.arange(len(lengths)) * self.slots + self.used - starts
         self.newest = torch.from_numpy(np.repeat(first, lengths) + np.arange(len(new))).to(new.offsets.device)
@@ -90,21 +90,21 @@ class KVCache:
         return self.target_slots.used
 
     def layout(self, packed: Packed) -> AttentionLayout:
-        """Begin a forward pass on new tokens; return the attention layout with these as queries and all as keys."""
+        """Begin a forward pass on new tokens; return the attention layout from them to all cached tokens."""
         queries = token_layout(packed)
         self.target_slots.fill(queries)
         self.next_layer = 0
         return AttentionLayout(queries, self.target_slots.as_keys())
 
     def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
-        """Return the cross-attention layout of new tokens, `packed`, on encoder tokens, `source`, cached once."""
+        """Return the cross-attention layout from new tokens, `packed`, to cached encoder tokens, `source`."""
         if self.source is None:
             self.source = CacheSlots(source.offsets.shape[0] - 1, source.max_length)
             self.source.fill(token_layout(source))
         return AttentionLayout(token_layout(packed), self.source.as_keys())
 
     def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
-        """Append keys and values of new tokens, (n, heads, d), to the current layer's cache; return those of all."""
+        """Append keys and values of new tokens, (n, heads, d), to the current layer's cache; return all cached ones."""
         return self._write(self.target_slots, (keys, values))
 
     def source_keys_values(self, make: Callable[[], KeysValues]) -> KeysValues:
@@ -113,7 +113,7 @@ class KVCache:
         return self._write(self.source, make() if self.next_layer == len(self.layers) else None)
 
     def _write(self, slots: CacheSlots, new: KeysValues | None) -> KeysValues:
-        """Write new keys and values to the current layer's cache, return its contents, and go to the next layer."""
+        """Write new keys and values to the current layer's cache, return all of it, and go to the next layer."""
         if new is not None and self.next_layer == len(self.layers):
             # Zeros, because a weight of 0 times uninitialized memory may be NaN.
             keys, values = (x.new_zeros(len(slots.used), slots.slots, *x.shape[1:]) for x in new)

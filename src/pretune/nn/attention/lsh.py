@@ -42,7 +42,7 @@ class LSHAttention(ResidualBranch):
         rotations: nn.Module | None = None,
         bias: bool = False,
     ) -> None:
-        """Build the layer; `size` is the number of tokens per chunk, `before` that of preceding chunks to attend to.
+        """Build an LSH attention layer with chunks of `size` tokens, which attend to `before` preceding chunks.
 
         `buckets` is the number of hash buckets (even), or several even factors of it. `rotations` returns normally
         distributed numbers, given a shape, a layer index and a device.
@@ -73,7 +73,7 @@ class LSHAttention(ResidualBranch):
 
     @torch.no_grad()
     def order(self, vectors: Tensor, context: AttentionContext) -> Tensor:
-        """Return token indices sorted by hash bucket, (heads, rounds, n), cached so that recomputation agrees."""
+        """Return token indices sorted by hash bucket, (heads, rounds, n), cached for a later recomputation."""
         name = ("order", context.depth)
         if name not in context.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)
@@ -95,7 +95,7 @@ class LSHAttention(ResidualBranch):
 def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: TokenLayout) -> Tensor:
     """Return the indices that sort tokens, (n, heads, d), by sequence and LSH bucket, stably: (heads, rounds, n).
 
-    `rotations` are (heads, d, rounds, Σ buckets / 2); `side` holds the sequence that each token belongs to.
+    `rotations` are (heads, d, rounds, Σ buckets / 2); `side` has the sequence boundaries of the tokens.
     """
     rotated = torch.einsum("nhd,hdrb->hrnb", vectors, rotations)
     key = side.sequence.long().expand(rotated.shape[:-1])  # (heads, rounds, n)

@@ -78,7 +78,7 @@ class SelfAttention(PrunableHeads):
         dropout: float = 0.0,
         attend: AttentionFunction | None = None,
     ) -> None:
-        """Build the layer; `norm` is QK-norm, `attend` replaces softmax attention (without dropout and cache)."""
+        """Build self-attention; `norm` is QK-norm, `attend` replaces softmax attention (without dropout and cache)."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
@@ -193,7 +193,7 @@ class RelativeAttention(ResidualBranch):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build the layer; `score` modifies logits (None: use `context.score_mod`), `content_bias` adds a bias to q."""
+        """Build self-attention; `score` modifies logits (None: `context.score_mod`), `content_bias` adds a q bias."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -205,7 +205,7 @@ class RelativeAttention(ResidualBranch):
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention: (n, width) → (n, width). `context.key_states`, if set, gives keys and values."""
+        """Apply self-attention: (n, width) → (n, width). Keys and values come from `context.key_states`, if set."""
         q = self.query(x).view(-1, self.heads, self.head_width)
         key_states = x if context.key_states is None else context.key_states
         k, v = self.key_value(key_states).view(-1, 2, self.heads, self.head_width).unbind(1)

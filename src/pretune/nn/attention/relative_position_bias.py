@@ -26,7 +26,7 @@ class T5RelativeBias(nn.Module):
         bidirectional: bool = True,
         width: int | None = None,
     ) -> None:
-        """Build the bias table; `width` is the width of the hidden states, which T5's initialization depends on."""
+        """Build T5's relative position biases, initialized according to `width`, the width of the hidden states."""
         super().__init__()
         self.buckets, self.max_distance, self.bidirectional, self.width = buckets, max_distance, bidirectional, width
         self.weight = nn.Parameter(torch.zeros(buckets, heads))

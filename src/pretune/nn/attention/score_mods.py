@@ -21,7 +21,7 @@ class ScoreModBuilder(Protocol):
         """Return the score modification of an attention call with queries (n, heads, d)."""
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the score modification for these lengths, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of the score modification for these sequence lengths, with `slots` memory tokens each."""
 
 
 class TransformerXLScore(nn.Module):
@@ -73,7 +73,7 @@ class TransformerXLScore(nn.Module):
         return modify
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of position and segment terms for these lengths, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of the position and segment terms for these sequences, with `slots` memory tokens each."""
         distances = 2 * self.reach(packed.max_length + slots) + 1
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
@@ -93,7 +93,7 @@ class DisentangledScore(nn.Module):
         self.per_direction = buckets or max_distance  # vectors per direction; the first one ahead is that of distance 0
 
     def num_reachable(self, longest: int) -> int:
-        """Return how many relative position vectors per direction sequences of up to `longest` tokens use."""
+        """Return the number of relative position vectors per direction that sequences of up to `longest` tokens use."""
         return self.per_direction if self.buckets else min(longest, self.per_direction)
 
     def reachable(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
@@ -113,7 +113,7 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds q · `keys` and k · `queries` of relative positions to the logits."""
+        """Return the score modification that adds q · `keys` and k · `queries` of relative position embeddings."""
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near

@@ -27,7 +27,7 @@ class AdaptiveEmbeddings(nn.Module):
     def __init__(
         self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
     ) -> None:
-        """Build the layer; each of `cutoffs` is the id of the first token of a cluster, from the second cluster on."""
+        """Build the embedding table; `cutoffs` are the ids of the first tokens of the second and later clusters."""
         super().__init__()
         self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
         widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
@@ -63,7 +63,7 @@ class AdaptiveHead(nn.Module):
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Build the head for an adaptive embedding; its own weights start with standard deviation `deviation`."""
+        """Build an adaptive softmax head on `embed`; its own weights have the standard deviation `deviation`."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
@@ -76,7 +76,7 @@ class AdaptiveHead(nn.Module):
         self.vocabulary = embed.vocabulary
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights that each target token is multiplied with, for counting FLOPs."""
+        """Return the number of weights that each target token is multiplied with, for FLOPs; `tied` is ignored."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
         return self.project.numel() + clusters + tables + sum(x.numel() for x in self.projections())

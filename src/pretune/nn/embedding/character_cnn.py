@@ -23,7 +23,7 @@ class Highway(nn.Module):
         self.transform, self.gate = Linear(width, width), Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to word vectors: (m, width) → (m, width)."""
+        """Apply a highway layer to word vectors: (m, width) → (m, width)."""
         gate = torch.sigmoid(self.gate(x))
         return gate * torch.relu(self.transform(x)) + (1 - gate) * x
 
@@ -59,9 +59,9 @@ class CharacterEmbeddings(nn.Module):
         activation: Callable[[Tensor], Tensor] = torch.relu,
         dropout: float = 0.0,
     ) -> None:
-        """Build the layer; `filters` are pairs of window size and number of filters.
+        """Build a character CNN; `filters` are pairs of window size and number of filters.
 
-        `vectors` is the width of a character vector, `letters` the number of characters per word.
+        `symbols` is the number of distinct characters, `vectors` their width, `letters` the number per word.
         """
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
@@ -101,12 +101,12 @@ class CharacterEmbeddings(nn.Module):
         return self.project(x)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights of the filters to `sizes`, from which the FLOPs of a model are computed."""
+        """Add the weights of the character filters to `sizes`, the layer sizes from which FLOPs are computed."""
         sizes.matrices += self.filter_weights
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of one occurrence of each distinct row, (m,), and the number of each row's distinct row, (n,).
+    """Return the index of one occurrence of each distinct row, (m,), and for each row the index into these, (n,).
 
     >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()

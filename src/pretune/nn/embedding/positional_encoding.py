@@ -16,7 +16,7 @@ class LearnedPositions(nn.Module):
     """Learned position embeddings for a fixed number of positions (BERT, GPT)."""
 
     def __init__(self, positions: int, width: int, first: int = 0) -> None:
-        """Build the table; `first` is the row of the first position, and rows before it are never read (RoBERTa)."""
+        """Build a table of position embeddings; `first` is the row of position 0, earlier rows are unused (RoBERTa)."""
         super().__init__()
         self.max_positions, self.first = positions, first
         self.weight = nn.Parameter(torch.empty(first + positions, width))

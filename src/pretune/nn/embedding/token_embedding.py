@@ -49,7 +49,7 @@ class Embeddings(nn.Module):
         word_dropout: float = 0.0,
         padding: int | None = None,
     ) -> None:
-        """Build the layer; `columns` are further embeddings to add (languages, tasks).
+        """Build token embeddings; `columns` are embeddings of further per-token features to add (languages, tasks).
 
         `scale` multiplies the token vectors only (√width in the Transformer); `project` maps to states of another
         width; with `query`, tokens of the query stream, which are to be predicted, share one learned vector (XLNet);

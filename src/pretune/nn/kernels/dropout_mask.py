@@ -35,7 +35,7 @@ def _fill_factors(out_at, seed_at, salt, count, least, factor, block: tl.constex
 
 
 def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
-    """Return a random mask of `count` elements, True for those that dropout keeps: hash at least `least`."""
+    """Return a random mask of `count` elements: True (kept by dropout) where the element's hash is at least `least`."""
     out = torch.empty(count, dtype=torch.bool, device=seed.device)
     _fill[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, block=BLOCK)
     return out

@@ -56,7 +56,7 @@ class QuantizedLinear(nn.Module):
     scale: Tensor
 
     def __init__(self, linear: Linear, weight: Tensor, scale: Tensor) -> None:
-        """Build the layer from a linear layer, whose weights are quantized to `weight` with the factors `scale`."""
+        """Build a quantized copy of a linear layer from its quantized weights `weight` and their factors `scale`."""
         super().__init__()
         self.in_features, self.out_features, self.stacked = linear.in_features, linear.out_features, linear.stacked
         self.register_buffer("weight", weight)
@@ -82,7 +82,7 @@ class Int4Linear(QuantizedLinear):
         return (factor * (groups - 8) + offset).view(self.out_features, -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer: (…, inputs) → (…, outputs)."""
+        """Apply a linear layer with int4 weights: (…, inputs) → (…, outputs)."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         if x.is_cuda:  # the kernel is for the CPU only
             return F.linear(x, self.dequantize().to(x.dtype), bias)

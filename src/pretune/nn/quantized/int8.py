@@ -92,7 +92,7 @@ class Int8Linear(QuantizedLinear):
         return quantized
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer: (n, inputs) → (n, outputs)."""
+        """Apply a linear layer with int8 weights: (n, inputs) → (n, outputs)."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         if x.is_cuda:  # the kernels are for the CPU only
             return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype)[:, None], bias)

@@ -56,7 +56,7 @@ class FakeQuantizedInput(nn.Module):
         self.register_buffer("largest", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input (…, inputs) fake-quantized by the learned range, which training updates first."""
+        """Return the input (…, inputs) fake-quantized by the learned range; in training, update the range first."""
         if self.training:
             with torch.no_grad():
                 now = x.abs().amax().float()
