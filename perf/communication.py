@@ -1,4 +1,4 @@
-"""Count the bytes that processes exchange per training step on the CPU, and compare with the formulas of docs/scaling.md.
+"""Count the bytes that processes exchange per training step on the CPU, and compare with the formulas of docs/measurements/scaling.md.
 
     python perf/communication.py [--model bert-mini] [--processes 2]
 

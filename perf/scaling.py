@@ -1,6 +1,6 @@
 """Compare how training cost grows with theory: speed against sequence length, width, depth and tokens per step, with a plot.
 
-    python perf/scaling.py [--device cuda] [--out docs/scaling.png] [--steps 30]
+    python perf/scaling.py [--device cuda] [--out docs/measurements/scaling.png] [--steps 30]
 
 Each point trains a BERT for some steps with the whole loop. On a GPU, all of them are compiled first, several at a time.
 In theory, seconds per token are proportional to its FLOPs (6 · weights + 12 · layers · width · length, see

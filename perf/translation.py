@@ -1,7 +1,7 @@
 """Compare translation from English to German on Multi30k: recurrent models with and without attention, and the Transformer.
 
     python perf/translation.py run --data MULTI30K --out FOLDER [--systems rnn …] [--seeds 0 1 2]
-    python perf/translation.py table FOLDER --plot docs/translation.png
+    python perf/translation.py table FOLDER --plot docs/measurements/translation.png
 
 MULTI30K has train.en, train.de and the test sets of 2016, 2017 and 2018. Systems are the presets in
 docs/recipes/multi30k. Every line of FOLDER/results.jsonl is one training run: BLEU and chrF (sacrebleu) on the test set

@@ -4,7 +4,7 @@
     python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC] [--texts FILE…] [--plain RATE]
     python perf/ulmfit.py run --data TASKS --out FOLDER [--tasks TREC] [--labels 100 500 all] [--arms ulmfit …] [--seeds 0 1 2]
     python perf/ulmfit.py both --out FOLDER
-    python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
+    python perf/ulmfit.py table FOLDER --plot docs/measurements/ulmfit.png
 
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once per task, on
 all its training texts without labels, and on further unlabeled texts; LM reads forward or backward; with `--plain`, all

@@ -1,4 +1,4 @@
-"""Update the tables of docs/models.md from the families and the presets.
+"""Update the tables of docs/reference/models.md from the families and the presets.
 
 Usage: script/models_page.py
 
@@ -14,7 +14,7 @@ from pretune.families import FAMILIES
 from pretune.verbs.show import show
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "reference" / "models.md"
 
 # Family → its publications, and the tests that compare it with `transformers`.
 ABOUT = {

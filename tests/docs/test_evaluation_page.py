@@ -1,4 +1,4 @@
-"""Tests that the commands of docs/evaluation.md run, that every suite is listed, and that every section names a source."""
+"""Tests that the commands of docs/reference/evaluation.md run, that every suite is listed, and that every section names a source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.paths import DOCS
 from tests.support.tiny_models import read, tiny
 from tests.support.tiny_training_cases import store
 
-PAGE = (DOCS / "evaluation.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "evaluation.md").read_text(encoding="utf-8")
 
 
 def test_every_suite_and_source_is_listed() -> None:

@@ -17,14 +17,10 @@ from pretune.text.examples.labeled import read_labeled
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 from tests.support import call_graph
 from tests.support.cli import run_command
+from tests.support.pages import all_pages
 from tests.support.paths import ROOT
 
-PAGES = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
-]
+PAGES = all_pages()
 SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "monitor": Monitoring}
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 # A command within a text: options after its name are its own.

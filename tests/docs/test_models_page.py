@@ -1,4 +1,4 @@
-"""Tests that docs/models.md is right for every family and preset, and that its commands run."""
+"""Tests that docs/reference/models.md is right for every family and preset, and that its commands run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 import pretune as pt
 from pretune.families import FAMILIES
 from tests.support.cli import run_line
-from tests.support.paths import ROOT
+from tests.support.paths import DOCS, ROOT
 from tests.support.tiny_models import save_random_model as save
 
-PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "models.md").read_text(encoding="utf-8")
 
 
 @cache

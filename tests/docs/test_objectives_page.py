@@ -1,4 +1,4 @@
-"""Tests that the commands of docs/objectives.md and docs/presets.md run and that every section names a source."""
+"""Tests that the commands of docs/reference/objectives.md and docs/reference/presets.md run and that every section names a source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.paths import DOCS
 from tests.support.texts import english_documents
 from tests.support.tiny_training_cases import store
 
-PAGE, PRESETS = ((DOCS / name).read_text(encoding="utf-8") for name in ("objectives.md", "presets.md"))
+PAGE, PRESETS = ((DOCS / "reference" / name).read_text(encoding="utf-8") for name in ("objectives.md", "presets.md"))
 
 
 def small(line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests that the commands of docs/recurrent.md run."""
+"""Tests that the commands of docs/reference/recurrent.md run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.cli import run_line
 from tests.support.paths import DOCS
 from tests.support.texts import english_documents
 
-PAGE = (DOCS / "recurrent.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "recurrent.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.end_to_end

@@ -1,4 +1,4 @@
-"""Tests of docs/scaling.md: its commands have existing options and its manifests are valid YAML."""
+"""Tests of docs/reference/scaling.md: its commands have existing options and its manifests are valid YAML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.paths import DOCS
 
 pytestmark = pytest.mark.end_to_end
 
-PAGE = (DOCS / "scaling.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "scaling.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests that the commands of docs/tasks.md run, that every task has a section, and that every section names its source."""
+"""Tests that the commands of docs/reference/tasks.md run, that every task has a section, and that every section names its source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.task_rows import (
 )
 from tests.support.tiny_models import read, tiny
 
-PAGE = (DOCS / "tasks.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "tasks.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 TAGGED = "Peter I-PER\nflew O\nto O\nBrussels I-LOC\n\nIt O\nrained O\n"

@@ -146,7 +146,7 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
     common: dict[str, Any] = {name: getattr(job, name) for name in names}
     match step:
         case "layers":
-            student = f"first={number:g}"  # keeping the lower layers works best (docs/compression.md)
+            student = f"first={number:g}"  # keeping the lower layers works best (docs/measurements/compression.md)
             common |= {"teachers": [job.model], "student": student, "match_layers": "100*hidden(skip)"}
             distillation.run_distillation(distillation.DistillationJob(out=folder, **common))
         case "int8":

@@ -74,7 +74,7 @@ def pretrain(
     continues with --resume and ends with the same weights.
 
     For data-parallel training on one machine or several, run `torchrun --nproc-per-node N -m pretune pretrain …`; the data and
-    their order stay the same (see docs/scaling.md).
+    their order stay the same (see docs/reference/scaling.md).
 
     Parameters
     ----------
