@@ -26,9 +26,9 @@ SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
 Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
-def _key(within: Interval, text: str = "") -> Any:
-    """Declare a field of a recipe section: a number in the interval `within`, with the help text `text`."""
-    return field(default=None, metadata={"within": within, "help": text})
+def _key(within: Interval | None, text: str) -> Any:
+    """Declare a field of a recipe section with the help text `text`; a number must lie in the interval `within`."""
+    return field(default=None, metadata={"help": text, **({} if within is None else {"within": within})})
 
 
 class TrainingSection(RecipeSection):
@@ -78,23 +78,33 @@ class Optimizer(TrainingSection):
     """The optimizer settings of a recipe; with `muon`, AdamW updates all parameters except hidden matrices."""
 
     recipe_key: ClassVar[str] = "optimizer"
-    name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
-    lr: float | None = _key(POSITIVE)  # peak learning rate
-    betas: tuple[float, float] | None = _key(FRACTION_BELOW_1)
-    eps: float | None = _key(NOT_NEGATIVE)
-    # Norms and biases are not decayed. Decoupled, except for adam, sgd, and asgd, for which the default is 0.
-    weight_decay: float | None = _key(NOT_NEGATIVE)
-    max_grad_norm: float | None = _key(NOT_NEGATIVE)  # gradient clipping; 0: no clipping
-    muon_lr: float | None = _key(POSITIVE)  # learning rate of muon for matrices
-    momentum: float | None = _key(FRACTION_BELOW_1)  # of muon and sgd
-    layer_decay: float | None = _key(SHARE)  # the learning rate of each layer relative to that of the layer above it
-    # Learning rate of heads (such as rtd's generator) relative to the backbone's.
-    head_lr_factor: float | None = _key(POSITIVE)
-    # Decay of an exponential moving average of the weights, which becomes the model.
-    ema_decay: float | None = _key(FRACTION_BELOW_1)
-    average_fraction: float | None = _key(SHARE)  # fraction of the budget, at its end, over which weights are averaged
-    # Tokens or rows that lr is meant for; it is scaled in proportion to others.
-    reference_batch_size: int | None = _key(COUNT)
+    name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = _key(
+        None, "Optimizer."
+    )
+    lr: float | None = _key(POSITIVE, "Peak learning rate.")
+    betas: tuple[float, float] | None = _key(
+        FRACTION_BELOW_1, "Decay rates of the moving averages of the gradient and of its square."
+    )
+    eps: float | None = _key(NOT_NEGATIVE, "Small number that is added to the denominator of the update.")
+    weight_decay: float | None = _key(
+        NOT_NEGATIVE,
+        "Weight decay of all parameters except norms and biases; decoupled, except for adam, sgd and asgd, for which the "
+        "default is 0.",
+    )
+    max_grad_norm: float | None = _key(NOT_NEGATIVE, "Gradient norm at which gradients are clipped; 0: no clipping.")
+    muon_lr: float | None = _key(POSITIVE, "Learning rate of muon for hidden matrices.")
+    momentum: float | None = _key(FRACTION_BELOW_1, "Momentum of muon and sgd.")
+    layer_decay: float | None = _key(SHARE, "Learning rate of each layer relative to that of the layer above it.")
+    head_lr_factor: float | None = _key(
+        POSITIVE, "Learning rate of heads (such as rtd's generator) relative to the backbone's."
+    )
+    ema_decay: float | None = _key(
+        FRACTION_BELOW_1, "Decay of an exponential moving average of the weights, which becomes the model."
+    )
+    average_fraction: float | None = _key(SHARE, "Fraction of the budget, at its end, over which weights are averaged.")
+    reference_batch_size: int | None = _key(
+        COUNT, "Tokens or rows per step that lr is meant for; with another batch size, lr is scaled."
+    )
 
 
 @dataclass(frozen=True)
@@ -107,12 +117,13 @@ class Schedule(TrainingSection):
             "linear", "cosine", "constant", "inverse-sqrt", "slanted-triangular", "one-cycle", "warmup-stable-decay"
         ]
         | None
-    ) = None
-    warmup_ratio: float | None = _key(FRACTION)  # fraction of the budget for warmup
-    min_lr_ratio: float | None = _key(FRACTION)  # final learning rate relative to the peak
-    # `warmup-stable-decay`: fraction of the budget, at its end, for the decay.
-    decay_ratio: float | None = _key(FRACTION)
-    dropout_until: float | None = _key(FRACTION)  # fraction of the budget after which dropout is turned off (ALBERT)
+    ) = _key(None, "Shape of the learning rate over the budget.")
+    warmup_ratio: float | None = _key(FRACTION, "Fraction of the budget for warmup.")
+    min_lr_ratio: float | None = _key(FRACTION, "Final learning rate relative to the peak.")
+    decay_ratio: float | None = _key(
+        FRACTION, "Fraction of the budget, at its end, for the decay of warmup-stable-decay."
+    )
+    dropout_until: float | None = _key(FRACTION, "Fraction of the budget after which dropout is turned off (ALBERT).")
 
 
 @dataclass(frozen=True)
@@ -120,17 +131,20 @@ class Batching(TrainingSection):
     """The sizes of batches and sequences in training."""
 
     recipe_key: ClassVar[str] = "batch"
-    tokens: int | None = _key(COUNT)  # per step
-    max_length: int | None = _key(COUNT)  # tokens per sequence
-    # Per forward pass; gradients are accumulated over the microbatches of a step.
-    microbatch_tokens: int | None = _key(COUNT)
-    size: int | None = _key(COUNT)  # labeled rows per step, instead of tokens
-    # ((fraction of the budget, max_length until then), …), instead of max_length
-    length_schedule: tuple[tuple[float, int], ...] | None = None
-    gradient_checkpointing: bool | None = None  # recompute activations in the backward pass to save memory
-    # (initial fraction of a step's tokens, fraction of the budget until the full size)
-    size_warmup: tuple[float, float] | None = _key(FRACTION)
-    language_alpha: float | None = None  # languages are sampled by their share of the text to this power
+    tokens: int | None = _key(COUNT, "Tokens per step.")
+    max_length: int | None = _key(COUNT, "Maximum number of tokens per sequence.")
+    microbatch_tokens: int | None = _key(
+        COUNT, "Tokens per forward pass; gradients are accumulated over the microbatches of a step."
+    )
+    size: int | None = _key(COUNT, "Labeled rows per step, instead of tokens.")
+    length_schedule: tuple[tuple[float, int], ...] | None = _key(
+        None, "Pairs of a fraction of the budget and the maximum length until then, instead of max_length."
+    )
+    gradient_checkpointing: bool | None = _key(None, "Recompute activations in the backward pass to save memory.")
+    size_warmup: tuple[float, float] | None = _key(
+        FRACTION, "Fraction of a step's tokens at the start, and fraction of the budget until the full size."
+    )
+    language_alpha: float | None = _key(None, "Power of their share of the text by which languages are sampled.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,18 +166,22 @@ class Monitoring(TrainingSection):
     """The settings for logging, evaluation, checkpoints, spike detection, and early stopping."""
 
     recipe_key: ClassVar[str] = "monitor"
-    log_every: int | None = _key(COUNT)  # steps between log lines
-    eval_every: int | None = _key(COUNT_OR_0)  # steps between evaluations; 0: only at the end
-    held_out_fraction: float | None = _key(FRACTION_BELOW_1)  # fraction of the documents held out for evaluation
-    max_eval_batches: int | None = _key(COUNT)  # microbatches of held-out text
-    save_every: int | None = _key(COUNT_OR_0)  # steps between checkpoints; 0: only when interrupted
-    save_total_limit: int | None = _key(COUNT)  # number of checkpoints to keep
-    log_layer_grad_norms: bool | None = None  # log the gradient norm of each layer
-    # A loss or gradient norm this many times its running mean is a spike; slower.
-    spike_threshold: float | None = _key(POSITIVE)
-    on_spike: Literal["stop", "skip"] | None = None  # stop training, or skip the step
-    # Early stopping: evaluations without an improvement; the best parameters are returned.
-    patience: int | None = _key(COUNT_OR_0)
+    log_every: int | None = _key(COUNT, "Steps between log lines.")
+    eval_every: int | None = _key(COUNT_OR_0, "Steps between evaluations; 0: only at the end.")
+    held_out_fraction: float | None = _key(
+        FRACTION_BELOW_1, "Fraction of the documents that is held out for evaluation."
+    )
+    max_eval_batches: int | None = _key(COUNT, "Maximum number of microbatches of held-out text.")
+    save_every: int | None = _key(COUNT_OR_0, "Steps between checkpoints; 0: only when interrupted.")
+    save_total_limit: int | None = _key(COUNT, "Number of checkpoints to keep.")
+    log_layer_grad_norms: bool | None = _key(None, "Log the gradient norm of each layer.")
+    spike_threshold: float | None = _key(
+        POSITIVE, "A loss or gradient norm this many times its running mean is a spike; slows down training."
+    )
+    on_spike: Literal["stop", "skip"] | None = _key(None, "Stop training at a spike, or skip the step.")
+    patience: int | None = _key(
+        COUNT_OR_0, "Early stopping: evaluations without an improvement; the best parameters are restored."
+    )
 
 
 @dataclass(frozen=True)
@@ -171,13 +189,13 @@ class TokenizerTraining(TrainingSection):
     """The settings of a tokenizer that is trained on the text of a pretraining job."""
 
     recipe_key: ClassVar[str] = "tokenizer"
-    kind: str | None = None  # algorithm; `pretune tokenizer train --help` lists them
-    vocab_size: int | None = _key(COUNT)
-    lowercase: bool | None = None
-    extra_ids: int | None = _key(COUNT_OR_0)  # number of sentinel tokens
-    languages: tuple[str, ...] | None = None  # languages that get a token
-    least: int | None = _key(COUNT)  # minimum count of a word, for vocabularies of whole words
-    target: int | None = _key(COUNT)  # size of a separate vocabulary for translations
+    kind: str | None = _key(None, "Algorithm; `pretune tokenizer train --help` lists them.")
+    vocab_size: int | None = _key(COUNT, "Maximum number of tokens in the vocabulary.")
+    lowercase: bool | None = _key(None, "Lowercase texts.")
+    extra_ids: int | None = _key(COUNT_OR_0, "Number of sentinel tokens.")
+    languages: tuple[str, ...] | None = _key(None, "Languages that get a token.")
+    least: int | None = _key(COUNT, "Minimum count of a word, for vocabularies of whole words.")
+    target: int | None = _key(COUNT, "Size of a separate vocabulary for translations.")
 
 
 SECTIONS: dict[str, type[Any]] = {kind.recipe_key: kind for kind in (Budget, Optimizer, Schedule, Batching, Monitoring)}
