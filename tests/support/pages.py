@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +65,22 @@ def shell_lines(block: str) -> list[str]:
     return [line.strip() for line in joined if line.strip() and not line.lstrip().startswith("#")]
 
 
-def run_page(page: Path) -> str:
+def run_page(page: Path, shorten: Callable[[str], str] = str) -> str:
     """Run the sh and python blocks of a page in order, in the current folder, and return what the commands print.
 
-    Commands of pretune run in this process, which is faster; other commands in a shell. The python blocks of a page
-    share their variables.
+    A yaml block that begins with its file name in a comment is written to that file. Commands of pretune run in this
+    process, which is faster; other commands in a shell. The python blocks of a page share their variables. `shorten`
+    replaces each command by one with a smaller budget.
     """
     variables: dict[str, Any] = {"__name__": "page"}
     printed = ""
     for language, block in fenced_blocks(page):
         if language == "python":
             exec(compile(block, str(page), "exec"), variables)
+        elif language == "yaml" and (name := re.match(r"# (\S+\.yaml)\n", block)):
+            Path(name[1]).write_text(block, encoding="utf-8")
         elif language == "sh":
-            for line in shell_lines(block):
+            for line in map(shorten, shell_lines(block)):
                 printed += run_line(line).stdout if shlex.split(line)[0] == "pretune" else run_shell(line)
     return printed
 
