@@ -76,7 +76,7 @@ def run_page(page: Path, shorten: Callable[[str], str] = str) -> str:
     printed = ""
     for language, block in fenced_blocks(page):
         if language == "python":
-            exec(compile(block, str(page), "exec"), variables)
+            exec(compile(block, str(page), "exec", dont_inherit=True), variables)
         elif language == "yaml" and (name := re.match(r"# (\S+\.yaml)\n", block)):
             Path(name[1]).write_text(block, encoding="utf-8")
         elif language == "sh":
