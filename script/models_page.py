@@ -100,14 +100,23 @@ def families() -> dict[str, str]:
     """Return a row for each family."""
     rows = {}
     for name, family in FAMILIES.items():
-        source, tests = ABOUT[name]
+        source, _ = ABOUT[name]
         heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
         listed = ", ".join([*bare, *heads]) if family.in_transformers else "none: the format is specific to pretune"
-        found = (next((ROOT / "tests").rglob(file)) for file in tests.split())
-        files = ", ".join(f"`{file.relative_to(ROOT)}`" for file in found)
-        parity = PARITY_NOTES.get(name, "yes")
-        rows[name] = f"| `{name}` | {source} | {listed} | {parity} | {files or '–'} |"
+        parity = PARITY_NOTES.get(name, "yes").partition(":")[0]
+        rows[name] = f"| `{name}` | {source} | {listed} | {parity} |"
+    return rows
+
+
+def tests() -> dict[str, str]:
+    """Return a row for each family with the tests of its parity, or of what it has instead."""
+    rows = {}
+    for name, (_, files) in ABOUT.items():
+        found = (next((ROOT / "tests").rglob(file)) for file in files.split())
+        paths = " ".join(f"`{file.relative_to(ROOT)}`" for file in found)
+        note = PARITY_NOTES.get(name, "").partition(": ")[2]
+        rows[name] = f"| `{name}` | {'; '.join(filter(None, (note, paths)))} |"
     return rows
 
 
@@ -128,7 +137,7 @@ def sizes() -> dict[str, str]:
 def main() -> None:
     """Replace the rows of the tables."""
     page = PAGE.read_text(encoding="utf-8")
-    for name, rows in (("families", families()), ("sizes", sizes())):
+    for name, rows in (("families", families()), ("sizes", sizes()), ("tests", tests())):
         pattern = rf"(<!-- {name} -->\n\n\|.*\n\|.*\n)(?:\|.*\n)*"
         page = re.sub(pattern, lambda match, rows=rows: match[1] + "\n".join(rows.values()) + "\n", page)  # type: ignore[misc]
     PAGE.write_text(page, encoding="utf-8")

@@ -75,8 +75,8 @@ def command(name: str) -> Iterator[str]:
     rows = []
     for option in parameters:
         default = option.default
-        shown = "" if default in (None, False, (), inspect.Parameter.empty) else f" = `{default}`"
-        rows.append((f"`{spell(option)}`{shown}", described(option.annotation)))
+        shown = "" if default in (None, False, (), inspect.Parameter.empty) else f" Default: `{default}`."
+        rows.append((f"`{spell(option)}`", described(option.annotation) + shown))
     yield table(("option", "meaning"), rows)
     sections = {key: find_section(hint) for key, hint in parameter_types(VERBS[name]).items()}
     keys = [key for key, section in sections.items() if section is not None and not section.flat]

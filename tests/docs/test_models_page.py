@@ -25,10 +25,11 @@ def script() -> dict[str, Any]:
 
 
 def test_every_family_has_a_row_with_existing_tests() -> None:
-    rows = script()["families"]()
-    assert rows.keys() == FAMILIES.keys()
-    for row in rows.values():
+    rows, tests = script()["families"](), script()["tests"]()
+    assert rows.keys() == tests.keys() == FAMILIES.keys()
+    for row in (*rows.values(), *tests.values()):
         assert row in PAGE, "run script/models_page.py"
+    for row in tests.values():
         files = re.findall(r"tests/[\w/]+\.py", row)
         assert files and all((ROOT / file).is_file() for file in files)
 
