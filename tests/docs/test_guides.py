@@ -32,7 +32,7 @@ def less_data(tmp_path: Path) -> Path:
 
 
 def smaller_budget(line: str) -> str:
-    """Return a command with a budget of two steps.
+    """Return a command with a budget of two steps or two seconds.
 
     >>> smaller_budget("pretune finetune MODEL rows.csv --epochs 3")
     'pretune finetune MODEL rows.csv --steps 2'
@@ -40,7 +40,8 @@ def smaller_budget(line: str) -> str:
     if line == "pip install pretune":
         return "true"
     if not line.startswith("pretune ulmfit "):
-        line = re.sub(r"--(seconds|steps|epochs) \d+", "--steps 2", line)
+        line = re.sub(r"--(steps|epochs) \d+", "--steps 2", line)
+        line = re.sub(r"--seconds \d+", "--seconds 2", line)
     return re.sub(r"--scale-to \d+steps", "--scale-to 2steps", line)
 
 
