@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 from pretune.sample_data import clozes, example
 from pretune.text.examples.labeled import LabeledRows, read_labeled
@@ -41,3 +44,16 @@ def test_keywords_do_not_determine_the_label() -> None:
 def test_clozes_have_one_mask_each() -> None:
     assert len(clozes()) == 20
     assert all(text.count("[MASK]") == 1 and answers for text, answers in clozes())
+
+
+def test_sample_data_are_written_to_a_folder(tmp_path: Path) -> None:
+    """The command names the files, which are the sample data and the manual of this Python."""
+    result = subprocess.run(
+        [sys.executable, "-m", "pretune.sample_data", str(tmp_path / "new" / "data")], capture_output=True, text=True
+    )
+    train, dev, texts, manual = map(Path, result.stdout.split())
+    assert train.read_bytes() == example("messages_train.csv").read_bytes()
+    assert texts.read_text(encoding="utf-8").splitlines() == messages("test").texts
+    assert dev.name == "dev.csv" and manual.stat().st_size > 100_000
+    refused = subprocess.run([sys.executable, "-m", "pretune.sample_data"], capture_output=True, text=True)
+    assert refused.returncode == 1 and "usage: python -m pretune.sample_data FOLDER" in refused.stderr
