@@ -55,6 +55,7 @@ def test_guide_begins_with_sample_data_and_leads_on(guide: str) -> None:
 
 @pytest.mark.end_to_end
 @pytest.mark.timeout(1200)  # on busy processors
+@pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("guide", PAGES)
 def test_guide_runs(guide: str, tmp_path: Path, less_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if guide in NEEDS and importlib.util.find_spec(NEEDS[guide]) is None:

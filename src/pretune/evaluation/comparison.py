@@ -23,7 +23,7 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
             f"{first} is an evaluation of {asked[0]['suite']} and {second} of {asked[1]['suite']}; compare two evaluations of the same suite"
         )
     made = []
-    for name, task in find_suite(asked[0]["suite"]).tasks.items():
+    for name, task in find_suite(asked[0].get("suite_file") or asked[0]["suite"]).tasks.items():
         if not all((folder / name / RESULT).is_file() for folder in (first, second)):
             continue
         rows = read_lines(rows_path(first, name, task.scored))

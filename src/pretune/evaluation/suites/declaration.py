@@ -186,6 +186,7 @@ class Suite:
     tasks: Mapping[str, SuiteTask]
     averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     scale: int = 100  # the printed value of a perfect score
+    file: str = ""  # absolute path, if it was read from a YAML file instead of found by name
 
     def select_tasks(self, names: Sequence[str]) -> Suite:
         """Return the suite with only the tasks in `names`; a multilingual task's name selects all of its languages."""
@@ -282,10 +283,11 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     >>> list(find_suite("superglue").tasks)[:3]
     ['boolq', 'cb', 'copa']
     """
+    file = ""
     if Path(name).suffix in (".yaml", ".yml"):
-        content = read_recipe(name)
-    elif file := find_suite_file(str(name)):
-        content = read_recipe(file)
+        content, file = read_recipe(name), str(Path(name).resolve())
+    elif known := find_suite_file(str(name)):
+        content = read_recipe(known)
     else:
         raise PretuneError(f"unknown suite {str(name)!r}; {suggest(str(name), suite_names())}")
     for key in content.keys() - KEYS.keys():
@@ -301,7 +303,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
             tasks[task.name] = task
     return Suite(
         Path(name).stem, content.get("title", str(name)), content.get("source", ""), tasks,
-        content.get("averages", {}), content.get("scale", 100),
+        content.get("averages", {}), content.get("scale", 100), file,
     )  # fmt: skip
 
 

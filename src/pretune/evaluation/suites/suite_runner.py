@@ -204,7 +204,8 @@ def _check_same(request: EvaluationJob) -> dict[str, Any]:
 
 def _begin(request: EvaluationJob) -> None:
     """Write the settings of an evaluation to its folder, so that only a command with the same settings resumes it."""
-    write_checksummed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
+    told = {**_check_same(request), "suite_file": request.suite.file, "environment": environment()}
+    write_checksummed_json(request.out / ASKED, told)
 
 
 # -- a task ---------------------------------------------------------------------------------------------------------
