@@ -91,7 +91,7 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
-    """Return the index of each language's embedding by name; empty for one language without an embedding."""
+    """Return each language's embedding index in a model, by name; `reference` is the name of the model in messages."""
     vectors = getattr(model.backbone.embed, "columns", {})
     known = getattr(model.config, "lang2id", None) or {}
     if len(names) < 2:
