@@ -61,7 +61,7 @@ def synthetic_texts(count: int = 64) -> list[str]:
 
 
 def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, size: int) -> list[Batch]:
-    """Return texts, or pairs of texts and `pairs`, as tokenized batches of `size`, in the given order."""
+    """Return texts (or pairs with the second texts `pairs`) as tokenized batches of `size`, in the given order."""
     longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     sequences = arrange_texts(model, texts, pairs, longest)
     filler = sequences.tokenizer.roles.get("padding", 0)

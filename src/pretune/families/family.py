@@ -20,7 +20,7 @@ SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
 def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the `transformers` classes for tagging and question answering by head: `name`For…, for example.
+    """Return the `transformers` classes for tagging and question answering by head; all begin with `name`.
 
     >>> token_classes("Bert")[frozenset({"tag"})]
     'BertForTokenClassification'
@@ -39,7 +39,7 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
 
 
 def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the usual `transformers` class of an encoder, such as `name`For`answering`, for each set of heads."""
+    """Return the usual `transformers` class of an encoder for each set of heads; all class names begin with `name`."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",

@@ -223,7 +223,7 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return the outputs in `ours` of heads not in `heads` whose published name a head in `heads` has, too."""
+        """Return output parameters in `ours` of heads outside `heads` that share a published name with heads inside."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
@@ -278,7 +278,7 @@ class NameTable:
         return [f"{name}.{part}" for part in range(parts)]
 
     def _like(self, name: str) -> str | None:
-        """Return the name of the tensor (heads, head width) that sets the shape of the columns of a matrix, or None."""
+        """Return the name of the tensor (heads, head width) that shapes the columns of the matrix `name`, or None."""
         for pattern, like in self.folded.items():
             if match := pattern.fullmatch(name):
                 return _fill(like, match.groupdict())

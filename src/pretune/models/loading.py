@@ -203,7 +203,7 @@ def _with_path(path: Path, read: Callable[[], Result]) -> Result:
     try:
         return read()
     except PretuneError as error:
-        raise PretuneError(f"{path}: {error}") from error
+        raise PretuneError(f"{path}: the model cannot be loaded: {error}") from error
 
 
 def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:

@@ -61,8 +61,8 @@ class CudaGraphs:
     untrained: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # by the streams of a step
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch with the CUDA graph of the objectives `joint` of a data stream.
-        Return the loss terms, and their sum as a scalar, each divided by its number of targets, `totals[term]`."""
+        """Run the forward and backward pass of a batch with its data stream's CUDA graph, recorded at the first use.
+        Return the loss terms of the objectives `joint`, and their sum, each divided by its target count in `totals`."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before

@@ -281,7 +281,7 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Set `dropout_seed` and seed the random generators for the batch `pack`, from the seed and the step."""
+    """Set `dropout_seed` and seed the random generators for the batch at the position `pack`, from seed and step."""
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)

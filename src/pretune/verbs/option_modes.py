@@ -97,7 +97,7 @@ def formats(corpus: Any) -> set[str | None]:
 
 
 def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
-    """Return rules on when options such as split_by apply to `files(options)`, which errors describe as `of`."""
+    """Return rules that reading options apply only to matching `files(options)`; `of` says which files in errors."""
     rules = {
         "split_by": only("split_by", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
         "text_field": only(

@@ -50,7 +50,7 @@ def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> s
             )
     found = {match[1]: match[2] for match in named if match is not None}
     if len(found) < len(given):
-        raise PretuneError(f"{', '.join(given)}: one task has two files; merge them into one")
+        raise PretuneError(f"{', '.join(given)}: one task has two files; merge the files")
     return found
 
 

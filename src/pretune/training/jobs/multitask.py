@@ -175,7 +175,7 @@ def answers_file(name: str) -> str:
 
 
 def evaluate_tasks(predictors: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """Return the metrics of the predictions `answers`, named TASK/METRIC, and the sum of primary metrics as `score`."""
+    """Score the predictions in `answers`; return TASK/METRIC values, and the sum of primary metrics as `score`."""
     results: dict[str, float] = {}
     total = 0.0
     for name, predictor in predictors.items():

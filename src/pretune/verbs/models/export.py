@@ -169,7 +169,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return the training history of the run folder `source`, or None; without dev scores if the model was changed."""
+    """Return the run folder's training history, or None; without dev scores if the model was changed (not `whole`)."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
