@@ -43,7 +43,7 @@ def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch])
 
 @contextmanager
 def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
-    """Multiply outputs of attention heads or units inside the block by gates, (units,) or (sequences, units) each."""
+    """Multiply the outputs of attention heads or units by `gates` in the block, each (units,) or (sequences, units)."""
     hooks = []
     for path, part in parts.items():
         contexts: list[AttentionContext] = []

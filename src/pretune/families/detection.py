@@ -39,7 +39,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and config.json keys a family does not know; all tensors if none is in a layer."""
+    """Return the numbers of tensor names and of config.json keys that are unknown to a model family."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):

@@ -35,7 +35,7 @@ def own_rows(*names: str) -> list[Row]:
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for the parts of classification and multiple-choice heads."""
+    """Return (published name, pretune name) pairs for the `pooler` and `output` of two heads, classify and choose."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")

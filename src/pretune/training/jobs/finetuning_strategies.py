@@ -88,7 +88,7 @@ class Strategy:
         return starts
 
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
-        """Return the objectives to fine-tune with; the strategy freelb replaces the task by its adversarial form."""
+        """Return the objectives to fine-tune with: `mixture`, or with the strategy freelb, its adversarial form."""
         if "freelb" not in self.parts:
             return mixture
         adversarial: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
