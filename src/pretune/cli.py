@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         advice = OTHER_ADVICE.get(error.errno, "free some space, or choose another place")
         _fail(f"{shorten(str(error.filename or 'output'), 200)}: {error.strerror}; {advice}")
     except KeyboardInterrupt:
-        log_info("interrupted")
+        log_info("the command was interrupted")
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
         from pretune.runtime.devices import out_of_memory  # imports torch, which `--help` does without

@@ -208,7 +208,7 @@ def test_the_default_maximum_length_is_that_of_the_tokenizer_or_the_model(bert: 
             "unknown settings add_pooling_layer",
         ),
         ("sentence_bert_config.json", {"new_setting": 1}, "unknown settings new_setting"),
-        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "SparseEncoder is not supported"),
         ("config_sentence_transformers.json", {"matryoshka": 1}, "unknown settings matryoshka"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "unknown similarity 'jaccard'"),
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "no prompt named 'q'"),

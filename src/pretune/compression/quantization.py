@@ -125,7 +125,7 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
         kind = source.require_task("an ONNX graph needs a task").kind
         raise PretuneError(
-            f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
+            f"the task {kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )
     if backend == "torch" and job.method not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
@@ -177,8 +177,8 @@ def write_qat_graph(
     model: Model, scorer: onnx_export.GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
-    These may differ from the fake-quantized model's as much as the latter differ from the float model's: values between
-    two steps may be rounded either way, and each layer amplifies the difference."""
+    The outputs may differ from the fake-quantized model's about as much as fake quantization changes the outputs,
+    because values between two quantization steps may be rounded either way."""
     plain = onnx_export.model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)
     trained = onnx_export.model_outputs(model, scorer)

@@ -54,7 +54,7 @@ def read_embedding(folder: Path) -> TextEmbedding | None:
 
 
 def stored_heads(family: Family, content: Mapping[str, Any]) -> set[str]:
-    """Return the names of the heads that a checkpoint may have: those of its class and of its training objectives."""
+    """Return the heads that a config.json implies: those of its `transformers` class and of its training objectives."""
     objective = content.get("pretune", {}).get("objective", "")
     parts = parse_objective(objective).objectives if objective else ()
     class_name = published_class(content)

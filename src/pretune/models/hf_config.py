@@ -28,7 +28,7 @@ Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
 class ShapeSection(TypedDict, total=False):
-    """The entry `shape` of a config.json: the sizes that pruning changed, as `PrunedShape.write` writes them."""
+    """The entry `shape` of a config.json: the numbers of layers, heads, and units that pruning has left."""
 
     layers: list[Annotated[int, Ge(0)]]
     heads: dict[str, Size]

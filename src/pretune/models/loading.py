@@ -102,7 +102,7 @@ def load_model(
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
             f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} "
-            "tensors; correct it"
+            "tensors; use files that belong together"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _with_path(path, lambda: shape.apply(family.build(config)))
@@ -184,7 +184,7 @@ def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) ->
         raise PretuneError(
             f"{problem}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
         )
-    log_info(f"{problem}; {consequence}")
+    log_info(f"mismatch of checkpoint and model ignored: {problem}; {consequence}")
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -194,7 +194,7 @@ def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
             f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; "
-            "correct it"
+            "use files that belong together"
         )
 
 
@@ -203,7 +203,7 @@ def _with_path(path: Path, read: Callable[[], Result]) -> Result:
     try:
         return read()
     except PretuneError as error:
-        raise PretuneError(f"{path}: {error}") from error
+        raise PretuneError(f"{path}: the model cannot be loaded: {error}") from error
 
 
 def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:

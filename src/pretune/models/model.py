@@ -95,7 +95,7 @@ class Model:
 
     @property
     def longest(self) -> int | None:
-        """The maximum sequence length in tokens, from the positions and `max_length`; None for no limit."""
+        """The maximum sequence length in tokens, set by `max_length` or the number of positions; None for no limit."""
         return min(
             (limit for limit in (self.max_length, self.backbone.max_positions) if limit is not None), default=None
         )

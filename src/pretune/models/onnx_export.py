@@ -84,7 +84,7 @@ class PaddedModel(nn.Module):
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
+        """Return hidden states (b, L, width) of padded inputs (b, L) and, with a head, logits (b, [L,] classes)."""
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)

@@ -64,7 +64,7 @@ class Budget(TrainingSection):
         """Raise an error if no limit of the training budget is set."""
         if not self.limits:
             raise PretuneError(
-                f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
+                f"training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
             )
 
     @property
@@ -258,7 +258,7 @@ def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) ->
     types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
     name = section.recipe_key
     for key in values.keys() - types.keys():
-        raise PretuneError(f"{name} has no key {quote(key)}; {suggest(key, types)}")
+        raise PretuneError(f"the recipe section {name} has no key {quote(key)}; {suggest(key, types)}")
     return {key: validate_schema(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
 
 
@@ -275,7 +275,7 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
             unused[key] = f"applies only with {name}.{other}"
     for key, why in unused.items():
         if key in given:
-            raise PretuneError(f"{name}.{key} {why}; remove it")
+            raise PretuneError(f"the recipe key {name}.{key} {why}; remove it")
     return replace(filled, **dict.fromkeys(unused))  # type: ignore[type-var]
 
 

@@ -25,7 +25,7 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a compression command for its job, with the output folder and role → column."""
+    """Return a compression command's arguments as fields of its job, with the path `out` and columns by role."""
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
     out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}
     return job_options(job, arguments) | out
@@ -50,7 +50,7 @@ def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> s
             )
     found = {match[1]: match[2] for match in named if match is not None}
     if len(found) < len(given):
-        raise PretuneError(f"{', '.join(given)}: one task has two files; merge them into one")
+        raise PretuneError(f"{', '.join(given)}: one task has two files; merge the files")
     return found
 
 
@@ -66,7 +66,7 @@ def as_path_list(given: Any) -> list[str]:
 def store_and_paths(
     data: Store | Sequence[str | Path] | str | Path | None,
 ) -> tuple[Store | None, Sequence[str | Path]]:
-    """Return the store in `data` if it is an open one, else None, and the paths to record in the recipe."""
+    """Return `data` if it is an open store, else None, and the paths to record in the recipe."""
     from pretune.text.store.store import Store
 
     if isinstance(data, Store):
@@ -75,7 +75,7 @@ def store_and_paths(
 
 
 def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
-    """Return a dictionary of role to column from --columns and the options for single columns.
+    """Return the column of each role, such as text, from --columns (`further`) and the options for single columns.
 
     >>> columns_by_role({"group": "qid"}, text="query", pair=None)
     {'group': 'qid', 'text': 'query'}

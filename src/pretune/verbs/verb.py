@@ -63,12 +63,12 @@ class OptionRule:
 
 
 def only(*options: str, where: str, when: Callable[[Options], bool]) -> OptionRule:
-    """Return a rule that options apply only if `when(all options)` is true; `where` says so in error messages."""
+    """Return a rule that options apply only if `when(all options)` is true; `where` states this in error messages."""
     return OptionRule(options, where, when)
 
 
 def never(*options: str, where: str) -> OptionRule:
-    """Return a rule that some keys of a recipe section never apply to a command; `where` says what they apply to."""
+    """Return a rule that some recipe keys never apply to a command; `where` tells the user what they apply to."""
     return OptionRule(options, where, _nowhere)
 
 
@@ -149,7 +149,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of options that a call sets (SECTION.KEY in recipe sections), except those turned off."""
+    """Yield the names of the options that the arguments of a call set, SECTION.KEY for keys of recipe sections."""
     for name, value in arguments.items():
         default = signature.parameters[name].default
         if isinstance(value, RecipeSection):

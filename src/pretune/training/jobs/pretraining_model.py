@@ -85,13 +85,13 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(
-            f"batch.length_schedule: the shares of the budget are {shares}, but must increase and end at 1"
+            f"batch.length_schedule: the shares of the budget are {shares}, but they must increase and end at 1"
         )
     return [check_length(length, model) for _, length in stages]
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
-    """Return the index of each language's embedding by name; empty for one language without an embedding."""
+    """Return each language's embedding index in a model, by name; `reference` is the name of the model in messages."""
     vectors = getattr(model.backbone.embed, "columns", {})
     known = getattr(model.config, "lang2id", None) or {}
     if len(names) < 2:

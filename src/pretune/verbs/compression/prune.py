@@ -17,7 +17,7 @@ def trains(o: Options) -> bool:
 
 
 def measures(o: Options) -> bool:
-    """Return whether importance is measured on examples, according to the command-line options `o`."""
+    """Return whether the importance of heads and units is measured on examples, according to the options `o`."""
     return bool(o.heads or o.ffn_units or (o.drop_layers or "").startswith("contributions"))
 
 

@@ -181,5 +181,5 @@ def evaluate(
     given["suite"] = find_suite(suite, language).select_tasks(list(tasks))
     given["settings"] = {name: arguments[name] for name in (*FINETUNING, "ignore_mismatched")}
     evaluation = evaluate_suite(EvaluationJob(**given))
-    log_info(f"report: {write_report(evaluation, Path(out))}")
+    log_info(f"the report is in {write_report(evaluation, Path(out))}")
     return SuiteResult(evaluation, Path(out))

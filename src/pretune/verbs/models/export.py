@@ -169,7 +169,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return a run's training history for its model card, or None; `whole` (unchanged) models keep their dev scores."""
+    """Return the run folder's training history, or None; without dev scores if the model was changed (not `whole`)."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
@@ -199,7 +199,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
         raise PretuneError(
-            f"{reference}: {model.objective} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
+            f"{reference}: the objective {model.objective} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).with_options(
         pooling, normalize

@@ -186,5 +186,5 @@ def finetune(
         if learning_curve or scratch_baseline:
             run_learning_curve(plan, material, run, learning_curve, scratch_baseline)
     if report and (page := write_report(run, material)):
-        log_info(f"report: {page}")
+        log_info(f"the report is in {page}")
     return run
