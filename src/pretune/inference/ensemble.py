@@ -145,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield (chunk, dictionary from role to column) for chunks of a table; the first chunk of a file determines it."""
+    """Yield each chunk with its columns by role (`text`, …), which are inferred from the first chunk of each file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -160,7 +160,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict a chunk of a table in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return an ensemble's predictions in a Ray job; further arguments are those of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -168,5 +168,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict a chunk of a table in a worker process on a CPU; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return an ensemble's predictions in a process on a CPU; further arguments are those of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

@@ -81,7 +81,7 @@ class DecodingSession:
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Create a cache for `sequences` sequences of up to `slots` tokens; `source` is the input of an encoder."""
+        """Create a model's cache for `sequences` sequences of up to `slots` tokens; `source` is its encoder's input."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
@@ -261,7 +261,7 @@ class TextGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the continuation of a prompt piece by piece; return what `generate` returns for prompt number `row`."""
+        """Yield the continuation of a prompt in pieces; return the dictionary of `generate` for prompt `row`."""
         check_streamable(decoding)
         tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt

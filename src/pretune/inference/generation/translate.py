@@ -145,7 +145,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text with its translation (`written`), score and, if wanted, its word alignment."""
+        """Return one row per text with its translation (`written`), score and, if given, its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

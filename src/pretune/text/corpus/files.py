@@ -23,7 +23,7 @@ class ByteStream(Protocol):
     """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Read at most `size` bytes."""
+        """Return the next bytes of a stream, at most `size`."""
 
 
 def file_format(path: Path) -> str | None:
@@ -79,7 +79,7 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
 
 
 def check_is_file(path: str | Path) -> Path:
-    """Return a path; raise an error if it is a folder or does not exist."""
+    """Return `path` as a Path; raise an error if it is a folder or does not exist."""
     path = Path(path)
     if path.is_dir() or not path.exists():
         raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
@@ -180,7 +180,7 @@ def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
 
 
 def check_text(text: str, place: str) -> str:
-    """Return a text; raise an error that names its `place` if it contains lone surrogates (invalid Unicode)."""
+    """Return `text`; if it contains lone surrogates (invalid Unicode), raise an error that names its `place`."""
     if not is_valid_text(text):
         raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text

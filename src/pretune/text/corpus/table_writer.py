@@ -35,7 +35,7 @@ class TableColumns:
         self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield (row number, cells in the order of the columns) for rows; the numbers continue from call to call."""
+        """Yield the number of each row in the table and its cells in column order; numbering continues across calls."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):
@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows as text formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
+    """Yield a function that writes rows in the format of the function `line`; with `safe`, it escapes formulas."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 

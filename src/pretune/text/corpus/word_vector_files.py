@@ -203,7 +203,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return the rows of fastText's n-gram matrix for the n-grams of a word with `shortest` to `longest` characters."""
+    """Return rows, in fastText's matrix of `bucket` n-grams, of a word's n-grams of `shortest` to `longest` letters."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []

@@ -31,7 +31,7 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Parse a cloze prompt with placeholders for a text, a second text if `pair` is set, and fields in `more`."""
+        """Parse a cloze prompt with placeholders for a text, a second text if `pair`, and the columns `more`."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
@@ -48,7 +48,7 @@ class Cloze:
 
     @property
     def space(self) -> str:
-        """Return the whitespace that separates the answer from the text before [MASK]."""
+        """Return the whitespace between [MASK], in place of the answer, and the text before it in a cloze prompt."""
         return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:
@@ -57,7 +57,7 @@ class Cloze:
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
-        """Return the parts of cloze prompts for rows: one text per row for a placeholder, token ids for fixed text."""
+        """Return the parts of a cloze prompt: one text per row for each placeholder, and token ids for fixed text."""
         values = placeholder_values(rows)
         parts: list[Part] = []
         for piece in self.pieces:

@@ -97,7 +97,7 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """The spans of tokens that all text streams (one per batch row) have at one time step."""
+    """The tokens of all text streams (one per batch row) at one time step, as spans of a corpus."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)

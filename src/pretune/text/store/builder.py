@@ -234,7 +234,7 @@ def _build_all(
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Yield each shard's file name, the serialized texts of its parts, and a mask of documents that begin a file."""
+    """Yield the shards of file groups (`units`): name, serialized texts, and a mask of documents that begin a file."""
     for unit, group in units:
         last: Path | None = None
         documents = read_documents(

@@ -32,7 +32,7 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply SentencePiece's compiled rules `charsmap`; `name` is such as "nmt_nfkc"."""
+    """Return normalizers that apply SentencePiece's compiled rules `charsmap`; `name` is their name, as "nmt_nfkc"."""
     if not charsmap:
         return []
     check_compiled_rules(charsmap)
@@ -93,7 +93,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression for positions before a mark that SentencePiece composes with preceding characters."""
+    """Return a regular expression that matches before marks that SentencePiece composes with preceding characters."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed

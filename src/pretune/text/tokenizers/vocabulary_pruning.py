@@ -27,7 +27,10 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
 
 
 def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer with only the tokens in `texts`, their parts in merges, characters, and special tokens."""
+    """Return a tokenizer with only the tokens that occur in `texts`, the parts they are merged from, and basic tokens.
+
+    Basic tokens are special tokens and single characters.
+    """
     used = used_tokens(tokenizer, texts)
     if not used - set(np.flatnonzero(tokenizer.specials).tolist()):
         raise PretuneError("no text was given to select the vocabulary, so pruning would remove all tokens; pass texts")
