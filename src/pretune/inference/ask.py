@@ -175,7 +175,7 @@ class ClozePredictor:
             if dropped == len(examples) or len(tokenizer.encode(text)) <= most:
                 break
         if dropped:
-            log_info(f"only {len(examples) - dropped} of {len(examples)} examples fit into half of the model's input")
+            log_info(f"the prompt has only {len(examples) - dropped} of {len(examples)} examples; more do not fit")
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:

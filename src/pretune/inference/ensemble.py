@@ -76,7 +76,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
         _, task = find_task(reference, name)
         if task.name != first.name:
             raise PretuneError(
-                f"{reference} was trained for {task.name}, and {references[0]} for {first.name}; "
+                f"{reference} was trained for the task {task.name}, and {references[0]} for {first.name}; "
                 "an ensemble needs models for the same task"
             )
         if set(others := task.labels) != set(labels):
@@ -85,7 +85,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
                 "an ensemble needs models with the same labels"
             )
     if len(references) > 1 and not first.combinable:
-        raise PretuneError(f"{first.name}: the predictions of several models cannot be averaged; give one model")
+        raise PretuneError(f"predictions for the task {first.name} cannot be averaged over models; give one model")
     return first
 
 

@@ -32,8 +32,8 @@ def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -
     if not task.distillable or task.name != task.kind or task.multi_label:
         known_tasks = ", ".join(name for name in task_names() if OBJECTIVES[name].distillable)
         raise PretuneError(
-            f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
-            f"{known_tasks}, with one label per text"
+            f"{teachers[0]}: this teacher's task, {task.name}, cannot be distilled from texts; choose a teacher for "
+            f"one of the tasks {known_tasks}, with one label per text"
         )
     if labels is not None and set(known) != set(labels):
         raise PretuneError(

@@ -226,7 +226,7 @@ class TextGenerator:
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(
-                f"{reference}: this {family.name} was not trained to generate text; use a model trained with lm"
+                f"{reference}: this {family.name} was not trained to generate text; use a model with the objective lm"
             )
         model = load_model(reference, parse_objective("lm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("lm", reference, "pretrain it with lm first")
@@ -248,7 +248,7 @@ class TextGenerator:
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) >= longest:
             raise PretuneError(
-                f"a prompt of {len(ids)} tokens leaves no room for new tokens: the model has {longest} positions; shorten it"
+                f"the model has {longest} positions, so a prompt of {len(ids)} tokens is too long; shorten the prompt"
             )
         return ids
 
@@ -303,7 +303,7 @@ class TextGenerator:
         if max(map(len, prompts)) + trie.longest > longest:
             raise PretuneError(
                 f"a prompt of {max(map(len, prompts))} tokens leaves no room for all choices: the model has {longest} "
-                "positions; shorten it"
+                "positions; shorten the prompt"
             )
         return replace(decoding, max_new_tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 

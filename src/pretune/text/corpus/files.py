@@ -114,7 +114,7 @@ class _Metered:
 def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStream]:
     """Open a file for reading bytes, decompressing it according to its suffix; errors become PretuneErrors."""
     compression = COMPRESSIONS.get(path.suffix.lower())
-    damaged = "the compressed file is damaged or truncated ({}); download or compress it again"
+    advice = "download or compress it again"
     try:
         with path.open("rb") as file:
             raw: Any = _Metered(file, meter or ByteMeter())
@@ -131,14 +131,15 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
                 with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), compression) as stream:
                     yield stream
     except (lzma.LZMAError, EOFError) as error:
-        raise PretuneError(f"{path}: {damaged.format(error)}") from error
+        raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except IsADirectoryError as error:
         raise PretuneError(f"{path}: expected a file, but this is a folder") from error
     except PermissionError as error:
         raise PretuneError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
         if error.errno is None and compression is not None:  # how pyarrow reports bad data
-            raise PretuneError(f"{path}: {damaged.format(str(error).splitlines()[0])}") from error
+            reason = str(error).splitlines()[0]
+            raise PretuneError(f"{path}: the compressed file is damaged or truncated ({reason}); {advice}") from error
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 

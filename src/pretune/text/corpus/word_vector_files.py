@@ -67,8 +67,8 @@ def _open(path: Path) -> Iterator[Any]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        problem = f"the compressed file is damaged or truncated ({error}); download or compress it again"
-        raise PretuneError(f"{path}: {problem}") from error
+        advice = "download or compress it again"
+        raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except OSError as error:
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 

@@ -245,7 +245,7 @@ class LabeledTable:
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
             roles = [role for role in self.roles if role in ROLES or role in found]
-            log_info(f"{self.path}: {guessed}{note}{advise_options('override', roles)}")
+            log_info(f"{self.path}: using the columns {guessed}{note}{advise_options('override', roles)}")
 
     def split_names(self, names: str) -> list[str]:
         """Split a comma-separated string of column names into a list."""
@@ -257,8 +257,8 @@ class LabeledTable:
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: the field {name!r} is missing")
         if isinstance(value, list | dict):
-            problem = f"expected text in {name!r}, but found a {type(value).__name__}"
-            raise PretuneError(f"{self.path}, line {line}: {problem}")
+            kind = type(value).__name__
+            raise PretuneError(f"{self.path}, line {line}: expected text in {name!r}, but found a {kind}")
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:

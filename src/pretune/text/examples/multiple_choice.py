@@ -112,8 +112,8 @@ def read_choices(
         if labels:
             label = row.get(found["label"])
             if (at := find_choice(label, names, base)) is None:
-                problem = f"the label {label!r} in {found['label']!r} is none of the {len(names)} choices"
-                raise PretuneError(f"{table.path}, line {line}: {problem}")
+                where, column = f"{table.path}, line {line}", found["label"]
+                raise PretuneError(f"{where}: the label {label!r} in {column!r} is none of the {len(names)} choices")
             correct = (sum(name is not None for name in names[:at]),)  # its index among the choices that are not empty
         choices = tuple(name for name in names if name is not None)
         examples.groups.append(

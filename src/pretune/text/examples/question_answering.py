@@ -165,8 +165,8 @@ def _squad(path: Path) -> Iterator[Row]:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        problem = f"not valid JSON ({error}); if it has one question per line, rename it to .jsonl"
-        raise PretuneError(f"{path}: {problem}") from error
+        advice = "if the file has one question per line, rename it to .jsonl"
+        raise PretuneError(f"{path}: not valid JSON ({error}); {advice}") from error
     here = "at the top"
     try:
         for number, article in enumerate(content["data"]):
@@ -185,7 +185,7 @@ def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bo
     names = {role: requested.get(role) or name for role, name in usual.items()}
     if names.keys() - requested.keys() and not quiet:
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        log_info(f"{path}: {listed}{advise_options('override', ROLES)}")
+        log_info(f"{path}: using the fields {listed}{advise_options('override', ROLES)}")
     return names
 
 

@@ -91,7 +91,7 @@ def build_store(
             log_info(f"{out}: the store was already prepared from these files")
             return store
         advice = if_option("out", ", or choose another --out")
-        raise PretuneError(f"{out}: the folder contains a store prepared from other input; delete it{advice}")
+        raise PretuneError(f"{out}: the folder contains a store prepared from other input; delete the folder{advice}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         advice = if_option("out", "; choose another --out")
         raise PretuneError(f"{out}: the path exists and is not an empty folder{advice}")

@@ -57,9 +57,9 @@ def _composes(charsmap: bytes) -> bool:
         mapped = "".join(rules.get(character, character) for character in source)
         known = all(unicodedata.category(character) != "Cn" for character in source)
         if known and unicodedata.normalize("NFC", mapped) != target:
-            problem = f"custom rules for several characters, such as {source!r} → {target!r}, are not supported"
+            rule = f"{source!r} → {target!r}"
             advice = f"train the sentencepiece model with one of the rules {', '.join(COMPOSING)} or identity"
-            raise PretuneError(f"{problem}; {advice}")
+            raise PretuneError(f"custom rules for several characters, such as {rule}, are not supported; {advice}")
     return bool(several)
 
 

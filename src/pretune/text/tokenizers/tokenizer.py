@@ -95,8 +95,8 @@ class Tokenizer:
         for role, token in roles.items():
             identity = backend.token_to_id(token)
             if identity is None:
-                problem = f"the tokenizer's {role} token {token!r} is not in its vocabulary"
-                raise PretuneError(f"{problem}; correct the tokenizer files")
+                advice = "correct the tokenizer files"
+                raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary; {advice}")
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
         self._target: Tokenizer | None = None

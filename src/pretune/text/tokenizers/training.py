@@ -112,15 +112,15 @@ def train_on_documents(
     except BaseException as error:  # the library's panics are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
-        problem = f"training a {kind} tokenizer of size {vocab_size} failed ({error})"
-        raise PretuneError(f"{problem}; try another size or more text") from error
+        advice = "try another size or more text"
+        raise PretuneError(f"training a {kind} tokenizer of size {vocab_size} failed ({error}); {advice}") from error
     if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):
         backend.pre_tokenizer = None  # type: ignore[assignment]
     backend = _only_special(backend, specials)
     if backend.get_vocab_size() > vocab_size and not fit:
-        problem = f"a {kind} tokenizer of size {vocab_size} is too small for this text"
         needed = f"special tokens and single characters alone are {backend.get_vocab_size()}"
-        raise PretuneError(f"{problem}: {needed}; choose a larger size")
+        advice = f"{needed}; choose a larger size"
+        raise PretuneError(f"a {kind} tokenizer of size {vocab_size} is too small for this text: {advice}")
     backend.post_processor = _template(backend)
     tokenizer = Tokenizer(backend, roles)
     tokenizer.report = {
