@@ -151,7 +151,7 @@ class ClozePredictor:
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return one sequence per row, few-shot examples and its prompt, cut to leave room for `spare` more tokens."""
+        """Return one input per row (few-shot examples, then its prompt), cut to leave room for `spare` more tokens."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
         length = (self.model.backbone.max_positions or LENGTH) - (0 if template.target else spare)
@@ -168,7 +168,7 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a prompt: an instruction and the last few-shot examples, as fit into `most` tokens."""
+        """Return the text before a prompt, at most `most` tokens: an instruction, then the last few-shot examples."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)

@@ -101,7 +101,7 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield inputs of a forward and a backward LM; tokens at `counted` get the mean of the scores with context."""
+    """Yield inputs of a forward and a backward LM; the two scores of a token at `counted` are averaged if both exist."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -114,7 +114,7 @@ def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Itera
 
 
 def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one masked LM input per index in `counted`: the ids with that token masked, in special tokens (`frame`)."""
+    """Yield one masked LM input per index in `counted`: `ids` with that token masked, and special tokens (`frame`)."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)

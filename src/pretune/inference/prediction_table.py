@@ -39,7 +39,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return table rows with predictions as new columns; if a row may have several, `lines` has each one's line."""
+        """Return table rows with predictions as new columns; if rows may have several, `lines` has the line of each."""
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)

@@ -261,7 +261,7 @@ class TextGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the continuation of a prompt in pieces; return the dictionary of `generate` for prompt `row`."""
+        """Yield a prompt's continuation in pieces, then return a dictionary as in `generate`; `row` seeds sampling."""
         check_streamable(decoding)
         tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt

@@ -203,7 +203,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return rows, in fastText's matrix of `bucket` n-grams, of a word's n-grams of `shortest` to `longest` letters."""
+    """Return the rows of a word's n-grams, of `shortest` to `longest` characters, in fastText's table of `bucket` rows."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []

@@ -317,7 +317,7 @@ def _flatten(row: Row) -> Row:
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return column names 1, 2, 3, … if a table's first row is no header (has data and no `known` name), else None."""
+    """Return column names 1, 2, 3, … if a table's first row is data and has no `known` column name, else None."""
     if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
     rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
@@ -331,7 +331,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Map text, pair and (if `labels`) label to columns not in `taken`: as `requested`, or by name, or by content."""
+    """Map roles (text, pair and, if `labels`, label) to columns not in `taken`: as `requested`, else by name or content."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 

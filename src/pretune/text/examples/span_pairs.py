@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Truncate sequences, but not their marked spans, to `length` tokens; add `span`, the marks of `mark_tokens`."""
+    """Truncate sequences to `length` tokens around their marked spans; add the array `span` (see `mark_tokens`)."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)

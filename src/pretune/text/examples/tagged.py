@@ -99,7 +99,7 @@ class TokenWords:
     predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Cut sentences into windows; return their sentences, starts, lengths, and how many sentences have cut words.
+        """Return the sentence, start and length of windows of sentences, and the number of sentences with cut words.
 
         A window ends between words and has at most `max_lengths` (sentences,) tokens; only a longer word is cut.
         Consecutive windows overlap by about `overlap` tokens. Sentences without tokens have no window.

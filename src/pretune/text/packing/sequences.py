@@ -259,7 +259,7 @@ def add_global_starts(sequences: Sequences) -> Sequences:
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Convert sequences to a Batch of tensors for a model; if `capacity` is set, pad to it with the token `filler`."""
+    """Convert sequences to a Batch of tensors for a model, padded with `filler` tokens to a fixed `capacity` if set."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

@@ -32,7 +32,7 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply SentencePiece's compiled rules `charsmap`; `name` is their name, as "nmt_nfkc"."""
+    """Return normalizers that apply compiled SentencePiece rules (`charsmap`) with a `name` such as "nmt_nfkc"."""
     if not charsmap:
         return []
     check_compiled_rules(charsmap)

@@ -50,7 +50,7 @@ class Template:
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 
     def items(self, texts: int) -> list[tuple[str, int, int]]:
-        """Return a template's roles and placeholders for `texts` texts, each with its text index and segment id."""
+        """Return a template's roles and placeholders for a number of texts, with their text indices and segment ids."""
         further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
