@@ -147,7 +147,7 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Return the parsed cloze template, whose placeholders are columns of `rows`."""
+        """Return the cloze template of the question, parsed with the columns of `rows` as placeholders."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
@@ -217,7 +217,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Tokenize the text of each answer; return token ids by answer, and raise an error if one has no tokens."""
+        """Return the token ids of each answer, given its text; raise an error if an answer has no tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -274,7 +274,7 @@ class ClozePredictor:
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
-    """Return few-shot examples in random order, because the last ones in a prompt have the most influence."""
+    """Return few-shot examples in random order, as the last ones in a prompt influence a model most."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 

@@ -101,7 +101,7 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield inputs of a forward and a backward LM; the two scores of a token at `counted` are averaged if both exist."""
+    """Yield inputs of a forward and a backward LM; if both score a token at `counted`, the two scores are averaged."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -158,7 +158,7 @@ def _token_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tenso
 
 
 def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities, (m,), that tokens are original, by the head of a replaced-token discriminator."""
+    """Return the log-probabilities, (m,), that tokens are not replaced, according to the head of an ELECTRA model."""
     return F.logsigmoid(-head(states).float())
 
 
@@ -206,7 +206,7 @@ class LikelihoodScorer:
 
     @property
     def method(self) -> ScoringMethod:
-        """Return the method that scores texts with the model's objective, such as masked language modeling."""
+        """Return the method to score texts that fits the model's pretraining objective, such as masked LM."""
         return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
     @property

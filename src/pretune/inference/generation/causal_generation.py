@@ -279,7 +279,7 @@ class TextGenerator:
 
     @property
     def ends(self) -> set[int]:
-        """Return the ids of the tokens that end a text."""
+        """Return the ids of the tokens that end a generated text."""
         tokenizer = self.model.require_tokenizer()
         return {tokenizer.role("end")} if tokenizer.has_role("end") else set()
 

@@ -41,7 +41,7 @@ class Dialogues:
 
     @cached_property
     def distinct(self) -> Array:
-        """Return an integer per turn, (turns,), that is equal for turns with the same text and different for others."""
+        """Return an integer per turn of all dialogues, (turns,), which is equal for turns with the same text."""
         numbers: dict[str, int] = {}
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
@@ -87,7 +87,7 @@ def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
 
 
 def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
-    """Return the role and text of a turn; if turns are `plain` strings, the turn's `number` decides its role."""
+    """Return the role and text of a dialogue turn; `plain` strings have alternating roles, by the turn's `number`."""
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
         expected = 'all plain strings, or all objects with "role" and "text"'
         raise PretuneError(f"{place}: the turns of a dialogue must be {expected}")

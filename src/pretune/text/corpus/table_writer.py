@@ -89,7 +89,7 @@ def _text_writer(
                 file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
                 advice = "correct it, or write a .jsonl file"
-                raise PretuneError(f"{path}: row {number} contains a lone surrogate (invalid); {advice}") from error
+                raise PretuneError(f"{path}: row {number} contains a lone surrogate, invalid text; {advice}") from error
             except ValueError as error:
                 raise PretuneError(f"{path}: row {number} contains {error}; write a .csv or .jsonl file") from error
 
@@ -181,7 +181,7 @@ def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
-                raise PretuneError(f"{path}: row {number} lacks two columns with one value per word; write .jsonl")
+                raise PretuneError(f"{path}: row {number} lacks two columns with a value per word; write a .jsonl file")
             lines = ["\t".join(map(str, line)) + "\n" for line in zip(*columns, strict=True)]
             file.write("".join([*lines, "\n"]).encode())
 

@@ -203,7 +203,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return the rows of a word's n-grams, of `shortest` to `longest` characters, in fastText's table of `bucket` rows."""
+    """Return the rows in fastText's n-gram matrix (of `bucket` rows) for a word's n-grams of the given lengths."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []

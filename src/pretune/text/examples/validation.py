@@ -15,7 +15,7 @@ NUMBERS = 10  # numeric classes above which labels may be quantities
 
 
 def check_texts(rows: LabeledRows) -> None:
-    """Log which rows have no text; raise an error if they are more than half of the rows."""
+    """Log how many rows have no text; raise an error if they are more than half of all rows."""
     empty = rows.empty()
     if not empty:
         return

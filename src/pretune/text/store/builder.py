@@ -64,7 +64,7 @@ class StoreSettings:
     span_field: str | None = None  # a field with annotated spans, each of which counts as one word
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings as a dictionary, for the manifest of a token store."""
+        """Return the settings that produced a token store as a dictionary, for the manifest of the store."""
         return {key: value for key, value in asdict(self).items() if key != "span_field" or value}
 
 

@@ -169,14 +169,14 @@ class Store:
         return np.repeat(*np.array(runs, dtype=np.int64).reshape(-1, 2).T)
 
     def with_language(self, language: str) -> Store:
-        """Return the same store with all documents declared to be in one language."""
+        """Return a copy of a token store in which all documents have the given language."""
         store = copy(self)
         store.__dict__.pop("document_languages", None)
         store.language_runs = [(language, self.documents)]
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return the token store with documents also split before the sentences at the given indices."""
+        """Return a copy of the token store whose documents are also split before the sentences at the given indices."""
         old = self.document_offsets
         offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
         owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)

@@ -56,7 +56,7 @@ class Template:
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
 
     def sizes(self, spans: Array) -> Array:
-        """Return the number of tokens of each role or placeholder, (m, items), given those of the texts, (m, texts).
+        """Return the length of each role or placeholder in tokens, (m, items), given the lengths of texts, (m, texts).
 
         >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
         [[1, 3, 1, 2, 1]]
