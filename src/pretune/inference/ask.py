@@ -147,11 +147,11 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Return the parsed cloze template, whose placeholders are columns of `rows`."""
+        """Return the cloze template of the question, parsed with the columns of `rows` as placeholders."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return the input of each row, few-shot examples and its prompt, truncated so that `spare` more tokens fit."""
+        """Return one input per row (few-shot examples, then its prompt), cut to leave room for `spare` more tokens."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
         length = (self.model.backbone.max_positions or LENGTH) - (0 if template.target else spare)
@@ -168,14 +168,14 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a prompt: an instruction, and the last examples that fit into `most` tokens."""
+        """Return the text before a prompt, at most `most` tokens: an instruction, then the last few-shot examples."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
             if dropped == len(examples) or len(tokenizer.encode(text)) <= most:
                 break
         if dropped:
-            log_info(f"only {len(examples) - dropped} of {len(examples)} examples fit into half of the model's input")
+            log_info(f"the prompt has only {len(examples) - dropped} of {len(examples)} examples; more do not fit")
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
@@ -217,7 +217,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Tokenize the text of each answer; return token ids by answer, and raise an error if one has no tokens."""
+        """Return the token ids of each answer, given its text; raise an error if an answer has no tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -274,7 +274,7 @@ class ClozePredictor:
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
-    """Return few-shot examples in random order, because the last ones in a prompt have the most influence."""
+    """Return few-shot examples in random order, as the last ones in a prompt influence a model most."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 

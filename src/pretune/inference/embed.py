@@ -67,7 +67,7 @@ def embed_texts(
     if not ignore_mismatched and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
         raise PretuneError(
             f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
-            "fine-tune the model with contrast first"
+            "fine-tune the model with the task contrast first"
         )
     before = prompt_tokens(
         prompt, model.require_tokenizer(), model.family.template, model.longest or DEFAULT_MAX_LENGTH

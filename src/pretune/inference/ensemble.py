@@ -76,7 +76,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
         _, task = find_task(reference, name)
         if task.name != first.name:
             raise PretuneError(
-                f"{reference} was trained for {task.name}, and {references[0]} for {first.name}; "
+                f"{reference} was trained for the task {task.name}, and {references[0]} for {first.name}; "
                 "an ensemble needs models for the same task"
             )
         if set(others := task.labels) != set(labels):
@@ -85,7 +85,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
                 "an ensemble needs models with the same labels"
             )
     if len(references) > 1 and not first.combinable:
-        raise PretuneError(f"{first.name}: the predictions of several models cannot be averaged; give one model")
+        raise PretuneError(f"predictions for the task {first.name} cannot be averaged over models; give one model")
     return first
 
 
@@ -145,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield (chunk, dictionary from role to column) for chunks of a table; the first chunk of a file determines it."""
+    """Yield each chunk with its columns by role (`text`, …), which are inferred from the first chunk of each file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -160,7 +160,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict a chunk of a table in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return an ensemble's predictions in a Ray job; further arguments are those of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -168,5 +168,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict a chunk of a table in a worker process on a CPU; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return an ensemble's predictions in a process on a CPU; further arguments are those of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

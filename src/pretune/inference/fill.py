@@ -79,7 +79,7 @@ class MaskFiller:
             )
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) > longest:
-            raise PretuneError(f"the text has {len(ids)} tokens, but the model has {longest} positions; shorten it")
+            raise PretuneError(f"the text has {len(ids)} tokens; shorten it to the model's {longest} positions")
         filled = self.complete(ids, gaps)
         return {"text": text, "gaps": self.candidates(ids, gaps, top_k), "filled": tokenizer.decode(filled)}
 

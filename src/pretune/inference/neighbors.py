@@ -72,7 +72,7 @@ def find_neighbors(
 def nearest_words(
     own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top_k: int
 ) -> list[dict[str, Any]]:
-    """Return the `top_k` words among the indices `others` that are most similar to word `own`, with their sentences."""
+    """Return the `top_k` words at the indices `others` that are most similar to the word at `own`, with sentences."""
     similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):

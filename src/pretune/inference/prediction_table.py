@@ -26,7 +26,7 @@ def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Itera
 class PredictionColumns:
     """A callable that adds predictions to table rows as new columns; a name that exists gets the prefix `predicted_`.
 
-    With `probabilities`, each class gets a column; otherwise they stay a dictionary (`nested`) or are left out.
+    With `probabilities`, each class gets a column; otherwise probabilities are a dictionary if `nested`, else left out.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = TableChunk(Path("x.csv"), [(2, row)], row)
@@ -39,7 +39,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of a table chunk with predictions as new columns; `lines` has the line of each prediction."""
+        """Return table rows with predictions as new columns; if rows may have several, `lines` has the line of each."""
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
@@ -58,7 +58,7 @@ class PredictionColumns:
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
-        """Return a prediction as columns; class probabilities get one column each, stay nested, or are left out."""
+        """Return a prediction as columns, with class probabilities in the format chosen in the constructor."""
         classes = answer.get("probabilities")
         if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}

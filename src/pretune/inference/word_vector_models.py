@@ -43,7 +43,7 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
     """Copy word vectors into a model's embedding for the words of its vocabulary; return the number of words found.
 
-    The vectors go into the word embedding of a task's head, if it has one (`on elmo`), not into the input embedding.
+    If a task's head has its own word embedding (next to ELMo), vectors go there, not into the model's input embedding.
     """
     tokenizer = model.require_tokenizer()
     table = word_embedding_table(model)

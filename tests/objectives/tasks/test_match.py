@@ -39,7 +39,7 @@ def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match=r"no columns locate span 1.* give a file"):
+    with pytest.raises(PretuneError, match=r"no column contains the position or the words of span 1.* give a file"):
         run.predict(["the cat saw the dog"])
 
 
@@ -77,7 +77,7 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
             {"word1": "dog", "word2": "cat"},
             r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-invalid",
         ),
-        ({"word2": "cat"}, "no columns locate span 1; choose those with its bounds or its words with --columns.start1"),
+        ({"word2": "cat"}, "the words of span 1; choose those with its bounds or its words with --columns.start1"),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no tokens"),
     ],
 )

@@ -82,7 +82,7 @@ class Seq2SeqGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the text generated for an input piece by piece; return what `generate` returns for input number `row`."""
+        """Yield the text for an input in pieces, then return a dictionary as in `generate`; `row` seeds sampling."""
         check_streamable(decoding)
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         begin, end = target_frame(self.model, self.task)

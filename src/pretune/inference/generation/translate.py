@@ -67,7 +67,7 @@ class Translator:
             writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
                 raise PretuneError(
-                    f"{reference}: this model was not trained to translate; choose one trained with translate"
+                    f"{reference}: this model was not trained to translate; choose one trained with the task translate"
                 )
             model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
             if models and model.require_tokenizer().digest != models[0].require_tokenizer().digest:
@@ -145,7 +145,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text with its translation (`written`), score and, if wanted, its word alignment."""
+        """Return one row per text with its translation (`written`), score and, if given, its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

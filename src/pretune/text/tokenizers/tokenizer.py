@@ -95,8 +95,8 @@ class Tokenizer:
         for role, token in roles.items():
             identity = backend.token_to_id(token)
             if identity is None:
-                problem = f"the tokenizer's {role} token {token!r} is not in its vocabulary"
-                raise PretuneError(f"{problem}; correct the tokenizer files")
+                advice = "correct the tokenizer files"
+                raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary; {advice}")
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
         self._target: Tokenizer | None = None
@@ -316,7 +316,7 @@ class Tokenizer:
     def save(self, folder: str | Path, template: Template | None = None, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers.PreTrainedTokenizerFast` can load.
 
-        With a model's `template`, other programs add its special tokens; `max_length` is its maximum sequence length.
+        With a model's `template`, the files tell other programs its special tokens; `max_length` is its maximum length.
         """
         folder = Path(folder)
         backend, config = self.backend, self._config(template)
