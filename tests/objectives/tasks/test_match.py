@@ -77,7 +77,10 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
             {"word1": "dog", "word2": "cat"},
             r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-invalid",
         ),
-        ({"word2": "cat"}, "the words of span 1; choose those with its bounds or its words with --columns.start1"),
+        (
+            {"word2": "cat"},
+            "no column contains the position or the words of span 1; choose those with its bounds or its words with --columns.start1",
+        ),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no tokens"),
     ],
 )
@@ -85,7 +88,7 @@ def test_invalid_spans_are_rejected_with_their_line(tmp_path: Path, row: dict[st
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
     place = (
         r"a\.jsonl: "
-        if "no columns" in message
+        if "no column contains" in message
         else r"a\.jsonl, "
         if "token" in message
         else r"a\.jsonl: 1 of 1 rows have spans that are not in their texts: "
