@@ -33,7 +33,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     Model(family, config, Network(family.build(config)), tokenizer, "lm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="lm", tokenizer=folder / "start", out=folder / "run",
-        budget=pt.Budget(steps=150), batch=pt.Batching(tokens=512, max_length=32), optimizer=pt.Optimizer(lr=3e-3),
+        budget=pt.Budget(steps=300), batch=pt.Batching(tokens=512, max_length=32), optimizer=pt.Optimizer(lr=3e-3),
     )  # fmt: skip
 
 
