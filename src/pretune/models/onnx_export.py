@@ -158,6 +158,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
                 dynamo=False,
                 do_constant_folding=False,  # ONNX Runtime does it; here it would store shared matrices twice
             )
+        remove_idle_casts(draft)
         if check:
             check_graph(model, scorer, draft)
         write_bytes(file, draft.read_bytes())
@@ -169,6 +170,28 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
     finally:
         EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)
+
+
+def remove_idle_casts(file: Path) -> None:
+    """Remove casts of weights to the type that they have from an ONNX file.
+
+    torch 2.11 writes them, and quantization of the graph does not recognize weights behind them.
+    """
+    import onnx
+
+    model = onnx.load(file)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    casts = [node for node in model.graph.node if node.op_type == "Cast" and node.input[0] in kinds]
+    idle = [node for node in casts if node.attribute[0].i == kinds[node.input[0]]]
+    weights = {node.output[0]: node.input[0] for node in idle}
+    if not weights:
+        return
+    for node in idle:
+        model.graph.node.remove(node)
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = weights.get(name, name)
+    onnx.save(model, file)
 
 
 def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
