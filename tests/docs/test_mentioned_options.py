@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from pretune import PretuneError
-from pretune.cli import GROUPS, VERBS, make_command, parse_docstring
+from pretune.cli import VERBS
 from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.runtime.errors import command_options, if_option
 from pretune.runtime.recipe import section_keys
 from pretune.text.examples.labeled import read_labeled
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
+from pretune.verbs.command_line import make_command, parse_docstring
+from pretune.verbs.commands import GROUPS
 from tests.support import call_graph
 from tests.support.cli import run_command
 from tests.support.paths import ROOT
@@ -40,10 +42,10 @@ FILLED_IN = {
     ("pretune.runtime.recipe", "_explain"),  # a missing parameter of the verb
     ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
     ("pretune.verbs.verb", "option_spelling"),  # the same
-    ("pretune.cli", "_spell"),  # creates them
-    ("pretune.cli", "check_flags"),  # one that was given
+    ("pretune.verbs.command_line", "_spell"),  # creates them
+    ("pretune.verbs.command_line", "check_flags"),  # one that was given
     ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
-    ("pretune.cli", "_option"),  # creates them
+    ("pretune.verbs.command_line", "_option"),  # creates them
 }
 
 

@@ -21,7 +21,7 @@ from pretune.runtime.value_ranges import (
     Interval,
     check_number,
 )
-from pretune.text.tokenizers.training import Kind
+from pretune.text.tokenizers.kinds import Kind
 
 SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
 Any_ = TypeVar("Any_", bound="TrainingSection")

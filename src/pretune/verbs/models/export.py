@@ -30,6 +30,7 @@ from pretune.verbs.verb import only, verb
         when=lambda o: o.format in (None, "sentence-transformers"),
     ),
     only("position_init", where="with --max-positions", when=lambda o: o.max_positions is not None),
+    common=("format", "head", "pooling", "max_length", "license", "dtype"),
     out=check_new_folder,
 )
 def export(
