@@ -11,7 +11,8 @@ import os
 import sys
 from collections import UserDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -98,8 +99,9 @@ def make_app(requested: str | None = None) -> App:
         default_parameter=Parameter(negative_iterable=()),
     )
     stages = {stage: Group(stage, sort_key=number) for number, stage in enumerate(STAGES)}
+    app.command(install_completion, name="--install-completion")
     flags = Group("Options", sort_key=len(STAGES))
-    for flag in ("--help", "--version"):
+    for flag in ("--help", "--version", "--install-completion"):
         app[flag].group = flags
     groups: dict[str, App] = {}
     for number, (name, command) in enumerate(COMMANDS.items()):
@@ -114,6 +116,27 @@ def make_app(requested: str | None = None) -> App:
         summary = None if name == requested else command.summary
         parent.command(f"{__name__}:{name}", name=short, help=summary, group=stage, sort_key=number)
     return app
+
+
+def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None, output: Path | None = None) -> None:
+    """Install shell completion of commands and options.
+
+    Adds a line that loads the completion script to ~/.bashrc or ~/.zshrc; fish finds the script by itself.
+
+    Parameters
+    ----------
+    shell
+        Shell to complete in; by default the one that runs this command.
+    output
+        File to write the script to, without changing any configuration.
+    """
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        script = make_app().install_completion(shell=shell, output=output, add_to_startup=output is None)
+    except ShellDetectionError as error:
+        raise PretuneError("Your shell could not be detected; name it with --shell bash, zsh, or fish.") from error
+    print(f"{script}: {'start a new shell to use it' if output is None else 'load it into your shell with `source`'}")
 
 
 if not TYPE_CHECKING:

@@ -71,9 +71,9 @@ def requested_command(arguments: list[str]) -> str | None:
 
 def check_command(arguments: list[str]) -> None:
     """Raise an error if command-line arguments begin with the name of a command that does not exist."""
-    words = [word for word in arguments[:2] if not word.startswith("-")]
-    if not words or words in ([name] for name in GROUPS):
+    words = arguments[: 2 if arguments[:1] and arguments[0] in GROUPS else 1]
+    if not words or words[-1].startswith("-") or words in ([name] for name in GROUPS):
         return
-    name = " ".join(words if words[0] in GROUPS else words[:1])
+    name = " ".join(words)
     known = [command for command in COMMANDS if command.startswith(f"{words[0]} ")] or [*COMMANDS, *GROUPS]
     raise PretuneError(f"There is no command {quote(name)}; {suggest(name, known, 'see `pretune --help`')}")
