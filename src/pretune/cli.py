@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import App, CycloptsError, Group, Parameter
-
 import pretune
 from pretune.runtime.errors import PretuneError, shorten
-from pretune.verbs.commands import COMMANDS, GROUPS, STAGES, check_command, requested_command
+from pretune.verbs.commands import COMMANDS, GROUPS, check_command, requested_command
+from pretune.verbs.help_text import ABOUT, format_command, format_group, format_overview
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 
 class Verbs(UserDict[str, Any]):
@@ -44,14 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         requested = requested_command(arguments)
         if requested is None:
             check_command(arguments)
+        if (text := help_text(requested, arguments)) is not None:
+            print(text)
         else:
-            from pretune.verbs.command_line import check_flags
-
-            check_flags(VERBS[requested], arguments)
-        make_app(requested)(arguments, exit_on_error=False, print_error=False)
-    except CycloptsError as error:
-        command = f"pretune {requested}" if requested else "pretune"
-        _fail(f"{' '.join(str(error).split())} See `{command} --help`.")
+            run(requested, arguments)
     except PretuneError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader of the output, such as `head`, is done
@@ -86,35 +84,47 @@ def _fail(message: str) -> None:
     sys.exit(1)
 
 
-def make_app(requested: str | None = None) -> App:
-    """Return the command-line application; verbs are imported when cyclopts looks up their command.
+def help_text(requested: str | None, arguments: Sequence[str]) -> str | None:
+    """Return the help that command-line arguments ask for, or None if they ask for something else."""
+    wanted = bool({"--help", "-h"} & {*arguments})
+    if requested is not None:
+        return format_command(requested, VERBS[requested]) if wanted else None
+    if arguments and arguments[0] in GROUPS:
+        return format_group(arguments[0])
+    return format_overview() if not arguments or arguments[0] in ("--help", "-h") else None
 
-    The command `requested` has its full help, and all others one line.
-    """
+
+def run(requested: str | None, arguments: Sequence[str]) -> None:
+    """Parse command-line arguments and run the command that they name."""
+    from cyclopts import CycloptsError
+
+    if requested is not None:
+        from pretune.verbs.command_line import check_flags
+
+        check_flags(VERBS[requested], arguments)
+    try:
+        make_app()(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        see = f"pretune {requested} --help" if requested else "pretune --help"
+        raise PretuneError(f"{error} See `{see}`.") from error
+
+
+def make_app() -> App:
+    """Return the cyclopts application; it imports a verb when it looks up its command."""
+    from cyclopts import App, Parameter
+
+    defaults = Parameter(negative_iterable=())
     app = App(
-        name="pretune",
-        help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
-        version=pretune.__version__,
-        help_format="plaintext",
-        default_parameter=Parameter(negative_iterable=()),
+        name="pretune", help=ABOUT, version=pretune.__version__, help_format="plaintext", default_parameter=defaults
     )
-    stages = {stage: Group(stage, sort_key=number) for number, stage in enumerate(STAGES)}
     app.command(install_completion, name="--install-completion")
-    flags = Group("Options", sort_key=len(STAGES))
-    for flag in ("--help", "--version", "--install-completion"):
-        app[flag].group = flags
-    groups: dict[str, App] = {}
-    for number, (name, command) in enumerate(COMMANDS.items()):
+    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    for group in groups.values():
+        app.command(group)
+    for name, command in COMMANDS.items():
         group_name, _, short = name.rpartition(" ")
-        parent: App = app
-        stage: Group | None = stages[command.stage]
-        if group_name:
-            if group_name not in groups:
-                groups[group_name] = App(name=group_name, help=GROUPS[group_name], group=stage, sort_key=number)
-                app.command(groups[group_name])
-            parent, stage = groups[group_name], None
-        summary = None if name == requested else command.summary
-        parent.command(f"{__name__}:{name}", name=short, help=summary, group=stage, sort_key=number)
+        parent = groups[group_name] if group_name else app
+        parent.command(f"{__name__}:{name}", name=short, help=command.summary)
     return app
 
 

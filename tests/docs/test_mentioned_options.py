@@ -42,10 +42,10 @@ FILLED_IN = {
     ("pretune.runtime.recipe", "_explain"),  # a missing parameter of the verb
     ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
     ("pretune.verbs.verb", "option_spelling"),  # the same
-    ("pretune.verbs.command_line", "_spell"),  # creates them
+    ("pretune.verbs.command_line", "spelling"),  # creates them
     ("pretune.verbs.command_line", "check_flags"),  # one that was given
     ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
-    ("pretune.verbs.command_line", "_option"),  # creates them
+    ("pretune.verbs.help_text", "format_command"),  # creates them
 }
 
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import inspect
+import re
 
 import pytest
 
 import pretune
 from pretune.cli import VERBS
-from pretune.verbs.command_line import ADVANCED, ALL_COMMANDS, COMMON, make_command
+from pretune.verbs.command_line import ADVANCED, ALL_COMMANDS, COMMON, GROUPS_OF_OPTIONS, list_options
 from pretune.verbs.commands import COMMANDS, GROUPS, STAGES, requested_command
 from tests.support.cli import run_command as run
 
@@ -23,47 +23,79 @@ def test_table_names_every_verb_of_the_package_once() -> None:
         assert command.summary.endswith(".") and command.summary[0].isupper(), name
 
 
+def sections(text: str) -> dict[str, list[str]]:
+    """Return the lines of a help text by the heading above them."""
+    found: dict[str, list[str]] = {}
+    for line in text.partition("\n\n")[2].splitlines():
+        if line and not line.startswith(" "):
+            lines = found.setdefault(line, [])
+        elif line:
+            lines.append(line)
+    return found
+
+
 def test_help_lists_each_command_on_one_line_under_its_stage() -> None:
-    lines = run("--help").stdout.splitlines()
-    panels = [line.strip("╭─╮ ") for line in lines if line.startswith("╭")]
-    assert panels == [*STAGES, "Options"]
-    shown = [line.strip("│ ") for line in lines if line.startswith("│")]
-    summaries = GROUPS | {name: command.summary for name, command in COMMANDS.items() if " " not in name}
-    found = {line.split()[0]: " ".join(line.split()[1:]) for line in shown if not line.startswith("--")}
-    assert found == summaries
+    shown = sections(run("--help").stdout)
+    assert [*shown][1:] == [*STAGES, "Options"]  # after the description
+    for stage in STAGES:
+        for line in shown[stage]:
+            name, text = line.split(maxsplit=1)
+            assert text == (GROUPS[name] if name in GROUPS else COMMANDS[name].summary)
+            assert len(line) <= 80 and line[2] != " "
+    listed = {line.split()[0] for stage in STAGES for line in shown[stage]}
+    assert listed == {name.split()[0] for name in COMMANDS}
+    assert run().stdout == run("-h").stdout == run("--help").stdout
     for group in GROUPS:
         text = run(group, "--help").stdout
+        assert text == run(group).stdout
         assert all(c.summary in text for name, c in COMMANDS.items() if name.startswith(f"{group} "))
 
 
 def groups(name: str) -> dict[str, list[str]]:
-    """Return the options of a command by the group under which its help shows them."""
+    """Return the options of a command by the heading under which its help shows them."""
     found: dict[str, list[str]] = {}
-    for option, parameter in inspect.signature(make_command(name, VERBS[name])).parameters.items():
-        found.setdefault(parameter.annotation.__metadata__[0].group[0].name, []).append(option)
+    for option in list_options(VERBS[name]):
+        found.setdefault(option.group, []).append(option.name)
     return found
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_common_options_first_and_those_of_all_commands_last(name: str) -> None:
     shown = groups(name)
-    assert shown[ALL_COMMANDS.name] == ["recipe", "set", "json"]
-    common, options = shown.get(COMMON.name, []), [*shown.get(COMMON.name, []), *shown.get(ADVANCED.name, [])]
+    assert shown[ALL_COMMANDS] == ["recipe", "set", "json"]
+    common, advanced = shown.get(COMMON, []), shown.get(ADVANCED, [])
     assert len(common) <= 14
     declared = VERBS[name].common  # type: ignore[attr-defined]
     if declared is None:
-        assert len(options) <= MANY, f"{name} has many options; declare the common ones in its `@verb(common=…)`"
+        assert len(common) <= MANY, f"{name} has many options; declare the common ones in its `@verb(common=…)`"
     else:
-        assert set(declared) <= set(common) and ADVANCED.name in shown
+        assert set(declared) <= set(common) and advanced
         assert len(set(declared)) == len(declared)
     text = run(*name.split(), "--help").stdout
-    panels = [line.strip("╭─╮ ") for line in text.splitlines() if line.startswith("╭")]
-    assert panels == [group for group in (COMMON.name, ADVANCED.name, ALL_COMMANDS.name) if group in shown]
+    found = sections(text)
+    headings = [heading for heading in found if heading in GROUPS_OF_OPTIONS]
+    assert headings == [group for group in GROUPS_OF_OPTIONS if group in shown]
+    for option in list_options(VERBS[name]):
+        line = next(line for line in found[option.group] if option.spelling in re.split(r"[ ,.]+", line[:40]))
+        assert line.startswith("  ") and line[2] != " "
+        assert option.help[:20].split()[0] in text
+    assert all(len(line) <= 80 for lines in found.values() for line in lines if "://" not in line)
+
+
+def test_help_shows_placeholders_choices_and_defaults() -> None:
+    text = " ".join(run("finetune", "--help").stdout.split())
+    assert text.startswith("Usage: pretune finetune [MODEL] [TRAIN] [OPTIONS] Fine-tune a model")
+    assert "--epochs FLOAT Passes over the training data. [default: 3.0]" in text
+    assert "--columns.KEY VALUE" in text and "--dev TEXT..." in text
+    assert "--report, --no-report Write report.html" in text and "[default: on]" in text
+    assert "--drop-invalid Drop" in text
+    assert "--kind CHOICE" in run("tokenizer", "train", "--help").stdout
+    assert "Choices: wordpiece, bpe, " in " ".join(run("tokenizer", "train", "--help").stdout.split())
 
 
 def test_required_options_are_common() -> None:
-    assert {"model", "train", "out"} <= set(groups("finetune")[COMMON.name])
-    assert "text" in groups("finetune")[COMMON.name] and "learning_curve" in groups("finetune")[ADVANCED.name]
+    assert {"model", "train", "out"} <= set(groups("finetune")[COMMON])
+    assert "text" in groups("finetune")[COMMON] and "learning_curve" in groups("finetune")[ADVANCED]
 
 
 @pytest.mark.parametrize(

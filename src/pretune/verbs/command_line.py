@@ -8,13 +8,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-from cyclopts import Group, Parameter
 
 from pretune.runtime.console import format_result
 from pretune.runtime.errors import PretuneError, command_options
@@ -32,45 +30,70 @@ from pretune.runtime.recipe import (
 from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import parse_parameters, split_docstring
 
-COMMON, ADVANCED, ALL_COMMANDS = (
-    Group(name, sort_key=number) for number, name in enumerate(("Options", "Advanced", "Options of all commands"))
-)
+COMMON, ADVANCED, ALL_COMMANDS = GROUPS_OF_OPTIONS = ("Options", "Advanced", "Options of all commands")
 DISTRIBUTED = ("pretrain", "adapt")  # verbs that torchrun may start in several processes
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a command: its name in Python, the type to parse it as, its default, and its help."""
+
+    name: str
+    kind: Any  # of the value: a type, list[str], dict[str, str] or a Literal
+    default: Any
+    help: str
+    group: str  # the heading in the help under which it is shown
+    positional: bool = False
+    section: str = ""  # the section of the recipe that it is a key of
+
+    @property
+    def spelling(self) -> str:
+        """Return the command-line spelling of the option, such as --batch-size for batch_size."""
+        return f"--{self.name.rstrip('_').replace('_', '-')}"
+
+    @property
+    def shows_default(self) -> bool:
+        """Return whether help shows the default; it does not if the option is off by default."""
+        return not (self.default is None or self.default is False or self.default == ())
+
+
+def list_options(verb: Callable[..., Any]) -> list[Option]:
+    """Return the options of a command, from the signature and docstring of its function (verb)."""
+    _, notes = parse_docstring(verb)
+    common: Sequence[str] | None = getattr(verb, "common", None)  # without it, all options are
+    options: list[Option] = []
+    positional = True
+    for parameter in inspect.signature(verb).parameters.values():
+        name, hint = parameter.name, parameter_types(verb)[parameter.name]
+        section = find_section(hint)
+        if section is not None:
+            for key in fields(section) if section.flat else ():  # type: ignore[arg-type]  # others are set with --set
+                kind = _simplify(section_keys(section)[key.name])
+                group = COMMON if common is None or key.name in common else ADVANCED
+                options.append(Option(key.name, kind, key.default, key.metadata.get("help", ""), group, section=name))
+            continue
+        kind = _simplify(hint)
+        many = kind == list[str]
+        required = parameter.default is inspect.Parameter.empty
+        positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional &= required or isinstance(parameter.default, str) or (many and parameter.default == ())
+        group = COMMON if common is None or required or positional or name in common else ADVANCED
+        default = None if required else parameter.default
+        options.append(Option(name, kind, default, notes.get(name, ""), group, positional))
+        positional &= not many  # a list takes all that follows
+    return [
+        *options,
+        Option("recipe", str, None, "YAML file with any of these options and recipe keys.", ALL_COMMANDS),
+        Option("set", list[str], (), _describe_settings(verb), ALL_COMMANDS),
+        Option("json", bool, False, "Print the result as one JSON object on stdout.", ALL_COMMANDS),
+    ]
 
 
 def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
     """Return the cyclopts command of a function (verb), with its parameters as options, --recipe, --set and --json."""
-    description, notes = parse_docstring(verb)
-    common: Sequence[str] | None = getattr(verb, "common", None)  # without it, all options are
-    homes: dict[str, str] = {}  # option → its section of the recipe, if it is in one
-    options: list[inspect.Parameter] = []
-    positional = True
-    for parameter in inspect.signature(verb).parameters.values():
-        hint = parameter_types(verb)[parameter.name]
-        section = find_section(hint)
-        if section is not None:
-            if section.flat:  # other sections are set with --set
-                for field in fields(section):  # type: ignore[arg-type]
-                    homes[field.name] = parameter.name
-                    kind = section_keys(section)[field.name]
-                    group = COMMON if common is None or field.name in common else ADVANCED
-                    options.append(_option(field.name, kind, field.default, field.metadata.get("help", ""), group))
-            continue
-        many = _simplify(hint) == list[str]
-        positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        given = parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str)
-        positional &= given or (many and parameter.default == ())
-        help_text = notes.get(parameter.name, "")
-        required = positional or parameter.default is inspect.Parameter.empty
-        group = COMMON if common is None or required or parameter.name in common else ADVANCED
-        options.append(_option(parameter.name, hint, parameter.default, help_text, group, positional=positional))
-        positional &= not many  # a list takes all that follows
-    options += [
-        _option("recipe", str, None, "YAML file with any of these options and recipe keys.", ALL_COMMANDS),
-        _option("set", list[str], (), _describe_settings(verb), ALL_COMMANDS),
-        _option("json", bool, False, "Print the result as one JSON object on stdout.", ALL_COMMANDS),
-    ]
-    signature = inspect.Signature(options)
+    options = list_options(verb)
+    sections = {option.name: option.section for option in options if option.section}
+    signature = inspect.Signature([_cyclopts_parameter(option) for option in options])
 
     def command(*arguments: Any, **named: Any) -> None:
         if name not in DISTRIBUTED and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
@@ -80,8 +103,10 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
         values = merge_recipes(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
-            values = merge_recipes(values, {homes[option]: {option: value}} if option in homes else {option: value})
-        with command_options(option.name.rstrip("_").replace("_", "-") for option in options):
+            values = merge_recipes(
+                values, {sections[option]: {option: value}} if option in sections else {option: value}
+            )
+        with command_options(option.spelling.removeprefix("--") for option in options):
             result = verb(**validate_arguments(verb, values, name))
         _destroy_process_group()
         if os.environ.get("RANK", "0") != "0":  # only the first process prints the result
@@ -94,9 +119,9 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
             raise PretuneError(result.failure)
 
     command.__name__ = verb.__name__
-    command.__doc__ = description
+    command.__doc__ = parse_docstring(verb)[0]
     command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {option.name: option.annotation for option in options}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
     return command
 
 
@@ -124,31 +149,20 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
     return f"{text}, e.g. optimizer.lr=1e-4. Sections and keys: {'; '.join(sections)}." if sections else f"{text}."
 
 
-def _option(
-    name: str, hint: Any, default: Any, text: str, group: Group, *, positional: bool = False
-) -> inspect.Parameter:
-    """Return the cyclopts parameter of an option with the help `text`; optional, since a recipe may supply it."""
-    simple = _simplify(hint)
-    if default is inspect.Parameter.empty:
-        default = None
-    many = simple == list[str]
-    show = not (default is None or default is False or default == ())
+def _cyclopts_parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a parameter for cyclopts; none is required, because a recipe may supply it."""
+    from cyclopts import Parameter
+
     settings = Parameter(
-        name=None if positional else _spell(name),
-        consume_multiple=many and name != "set",
-        show_default=show,
-        help=text,
-        group=group,
+        name=None if option.positional else option.spelling,
+        consume_multiple=option.kind == list[str] and option.name != "set",
+        show_default=option.shows_default,
+        help=option.help,
     )
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY
-    if default is None:  # if pydantic is loaded, cyclopts validates defaults too
-        simple = simple | None
-    return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
-
-
-def _spell(name: str) -> str:
-    """Return the command-line spelling of a parameter, such as --batch-size for batch_size."""
-    return f"--{name.rstrip('_').replace('_', '-')}"
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD if option.positional else inspect.Parameter.KEYWORD_ONLY
+    # If pydantic is loaded, cyclopts validates defaults too.
+    kind = option.kind | None if option.default is None else option.kind
+    return inspect.Parameter(option.name, place, default=option.default, annotation=Annotated[kind, settings])
 
 
 def _simplify(hint: Any) -> Any:
@@ -172,7 +186,7 @@ def _simplify(hint: Any) -> Any:
 
 def check_flags(verb: Callable[..., Any], arguments: Sequence[str]) -> None:
     """Raise an error if a flag of a verb is followed by a value (`--report false`), which would be read as a file."""
-    flags = {_spell(option) for option, hint in parameter_types(verb).items() if hint is bool} | {"--json"}
+    flags = {option.spelling for option in list_options(verb) if option.kind is bool}
     for option, value in pairwise(arguments):
         if option in flags and value.lower() in ("true", "false"):
             no = option.replace("--", "--no-", 1)
