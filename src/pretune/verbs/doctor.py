@@ -85,7 +85,7 @@ def _device() -> Iterator[Row]:
     try:
         torch.ones(64, 64, device=device).matmul(torch.ones(64, 64, device=device)).sum().item()
     except RuntimeError as error:
-        advice = "install a torch build for this GPU and its driver (pytorch.org), or use --device cpu"
+        advice = "install a torch build for this GPU and its driver (pytorch.org), or run on the CPU"
         yield _row("device", FAILED, f"{name}: {error}", advice)
         return
     memory = torch.cuda.get_device_properties(device).total_memory
