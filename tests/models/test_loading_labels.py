@@ -120,7 +120,7 @@ def test_a_missing_number_of_classes_is_read_from_the_head(tmp_path: Path) -> No
     ("problem", "count", "words"),
     [
         ("regression", 3, "problem_type regression supports only one output, but there are 3"),
-        ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
+        ("ranking", 2, "unknown problem_type 'ranking'; known: multi_label_classification, "),
     ],
 )
 def test_unknown_problem_types_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:

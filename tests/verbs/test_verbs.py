@@ -411,7 +411,7 @@ def test_show_describes_presets_objectives_runs_and_stores(pretrained: Run) -> N
     assert facts["finished"] and facts["recipe"]["objective"] == "mlm+nsp"
     assert pt.show(pretrained.folder.parent / "store").facts["documents"] > 10
     answer = run("show", "nowhere", check=False)
-    assert answer.returncode == 1 and "nothing of this name can be shown" in answer.stderr
+    assert answer.returncode == 1 and "nothing with this name can be shown" in answer.stderr
 
 
 @pytest.mark.end_to_end

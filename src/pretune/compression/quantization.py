@@ -25,7 +25,7 @@ from pretune.nn.quantized.quantization_aware import set_input_ranges
 from pretune.nn.recurrent import has_recurrent_layers
 from pretune.objectives import Task
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.output_paths import intermediate_folder
 from pretune.runtime.parsing import read_mapping, validate_schema
 from pretune.training.jobs.finetuning import RANGES, finetune
@@ -60,7 +60,7 @@ def run_quantization(job: QuantizationJob) -> Run:
     """Quantize a model, compare it with the original, and return the run."""
     if job.method not in get_args(QuantizationMethod):
         raise PretuneError(
-            f"--method {job.method}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}"
+            f"--method {job.method}: unknown method; {suggest(job.method, get_args(QuantizationMethod))}"
         )
     before = TrainedModel.load(job.model, job.ignore_mismatched)
     editable_copy(before.model)  # an error for a model that is quantized already

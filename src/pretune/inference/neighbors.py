@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pretune.models.model import Model
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import progress
 from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.character_ids import decode_characters
@@ -116,8 +115,9 @@ def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokeniz
     for index in map(int, in_text):
         if words[index].casefold() == spelled:
             return index
-    listed = ", ".join(islice((words[index] for index in map(int, in_text)), 20))
-    raise PretuneError(f"the word {word!r} is not in the text; choose one of {listed}")
+    known = [words[index] for index in map(int, in_text)]
+    instead = f"choose one of {', '.join(known[:20])}"
+    raise PretuneError(f"the word {word!r} is not in the text; {suggest(word, known, instead)}")
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from pretune.runtime.errors import PretuneError, quote, suggest
-from pretune.runtime.parsing import parse_yaml, read_text, yaml_loader_and_dumper
+from pretune.runtime.parsing import parse_yaml, read_text, suggest_choice, yaml_loader_and_dumper
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -176,4 +176,4 @@ def _explain(verb: Callable[..., Any], problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{key!r} is missing: give --{key.replace('_', '-')} or put it in the recipe"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}"
+    return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}{suggest_choice(problem)}"

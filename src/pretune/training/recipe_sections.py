@@ -21,6 +21,7 @@ from pretune.runtime.value_ranges import (
     Interval,
     check_number,
 )
+from pretune.text.tokenizers.kinds import Kind
 
 SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
 Any_ = TypeVar("Any_", bound="TrainingSection")
@@ -171,7 +172,7 @@ class TokenizerTraining(TrainingSection):
     """The settings of a tokenizer that is trained on the text of a pretraining job."""
 
     recipe_key: ClassVar[str] = "tokenizer"
-    kind: str | None = None  # algorithm; `pretune tokenizer train --help` lists them
+    kind: Kind | None = None
     vocab_size: int | None = _key(COUNT)
     lowercase: bool | None = None
     extra_ids: int | None = _key(COUNT_OR_0)  # number of sentinel tokens

@@ -18,6 +18,7 @@ class ResultTable:
     hidden: tuple[str, ...] = ()  # columns that only --json shows
     shown: int | None = None  # number of rows printed in the terminal; None: all
     facts: dict[str, Any] = field(default_factory=dict)
+    failure: str = ""  # why the command exits with an error after it has printed the table
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)

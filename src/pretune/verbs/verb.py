@@ -2,6 +2,7 @@
 
 - Options that apply only in some modes are declared with `only`. Passing one where it does not apply is an error that names it, so
   that no option is ever silently ignored.
+- `common=NAMES` declares the options that `--help` shows first; a verb with few options needs none.
 - `out=CHECK` declares what `--out` may be (see pretune/runtime/output_paths.py).
 
     @verb(
@@ -76,8 +77,13 @@ def _nowhere(o: Options) -> bool:
     return False
 
 
-def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a command's function: check its options and output paths, and add help on shared options."""
+def verb(
+    *rules: OptionRule, common: Sequence[str] | None = None, **outputs: Check
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a command's function: check its options and output paths, and add help on shared options.
+
+    `common` names the options that most users need, besides the required ones; `--help` shows all others under "Advanced".
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -101,7 +107,7 @@ def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Cal
                     locks.enter_context(prepare_output(path, outputs[name], options))
                 return function(*args, **kwargs)
 
-        checked.rules, checked.outputs = rules, outputs  # type: ignore[attr-defined]
+        checked.rules, checked.outputs, checked.common = rules, outputs, common  # type: ignore[attr-defined]
         checked.__doc__ = complete_docstring(function)
         return checked
 

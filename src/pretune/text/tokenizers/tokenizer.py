@@ -21,7 +21,7 @@ import tokenizers
 from pretune.models.bundled import bundled_folder, bundled_names
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes, write_json
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.tokenizers.backend import library_errors
 from pretune.text.tokenizers.character_ids import encode_vocabulary_characters
 from pretune.text.tokenizers.settings import CHARACTERS, SOURCE_LANGUAGE
@@ -178,7 +178,9 @@ class Tokenizer:
             plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
             sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
             has = ", ".join(plain + sentinels) or "none"
-            raise PretuneError(f"the tokenizer has no {name!r} token (it has: {has}); train or choose one that does")
+            languages = [role for role in plain if role.startswith("language ")] if name.startswith("language ") else []
+            hint = suggest(name, languages, "train or choose one that does")
+            raise PretuneError(f"the tokenizer has no {name!r} token (it has: {has}); {hint}")
         return self.roles[name]
 
     def has_role(self, name: str) -> bool:

@@ -14,7 +14,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import tokenizers
@@ -24,19 +24,8 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.word_counts import WordCounts, scale_counts
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
+from pretune.text.tokenizers.kinds import Kind as Kind
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
-
-Kind = Literal[
-    "wordpiece",
-    "bpe",
-    "byte-level-bpe",
-    "unigram",
-    "sentencepiece-bpe",
-    "sentencepiece-unigram",
-    "items",
-    "words",
-    "characters",
-]
 
 DISTINCT = 1_000_000  # distinct words kept while counting
 OCCURRENCES = 30_000_000  # word occurrences passed to the trainer

@@ -10,7 +10,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from pretune.runtime.errors import PretuneError, quote
+from pretune.models.bundled import bundled_names
+from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.parsing import read_text
 from pretune.runtime.progress import log_info
 from pretune.text.tokenizers import sentencepiece
@@ -47,7 +48,8 @@ Content = dict[str, Any]
 def load_backend(path: Path) -> Loaded:
     """Load the tokenizer in a folder or file; return its backend, its special tokens by name (cls_token, …), and settings."""
     if not path.exists():
-        raise PretuneError(f"{path}: no such tokenizer file or folder")
+        hint = suggest(str(path), bundled_names(), "check the path")
+        raise PretuneError(f"{path}: no such tokenizer file or folder; {hint}")
     settings = read_tokenizer_settings(path if path.is_dir() else path.parent)
     file = path if path.is_file() else _find_file(path, settings)
     kind, backend = _load_file(file, settings)

@@ -11,7 +11,7 @@ from pretune.models.model import Model
 from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
 from pretune.objectives import Mixture
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.word_vector_files import read_word_vectors
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -100,9 +100,9 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
         log_info(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
         return {name: number for number, name in enumerate(names)}
     if missing := [name for name in names if name not in known]:
-        raise PretuneError(
-            f"{reference}: there is no embedding of the language {missing[0]!r}; the model has {', '.join(known) or 'none'}"
-        )
+        instead = f"the model has {', '.join(known) or 'none'}"
+        hint = suggest(missing[0], known, instead)
+        raise PretuneError(f"{reference}: there is no embedding of the language {missing[0]!r}; {hint}")
     return {name: known[name] for name in names}
 
 

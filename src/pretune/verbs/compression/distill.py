@@ -43,6 +43,7 @@ def has_probabilities(o: Options) -> bool:
     ),
     only("temperature", "loss", where="to teachers that classify or predict tokens", when=has_probabilities),
     EPOCHS_RULE,
+    common=("student", "train", "unlabeled", "data", "dev", "text", "label", "temperature", "alpha", "epochs", "seed", "device"),
     out=check_new_folder,
 )  # fmt: skip
 def distill(

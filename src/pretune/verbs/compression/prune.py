@@ -37,6 +37,19 @@ def measures(o: Options) -> bool:
     *reading_rules("text_field", "encoding_errors", files=lambda o: o.vocabulary_texts, of=" of --vocabulary-texts"),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=(
+        "drop_layers",
+        "heads",
+        "ffn_units",
+        "sparsity",
+        "vocabulary_texts",
+        "train",
+        "dev",
+        "text",
+        "label",
+        "epochs",
+        "device",
+    ),
     out=check_new_folder,
 )
 def prune(

@@ -34,6 +34,7 @@ from pretune.verbs.verb import only, verb
     only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=("method", "backend", "bits", "train", "dev", "text", "label", "epochs", "device"),
     out=check_new_folder,
 )
 def quantize(

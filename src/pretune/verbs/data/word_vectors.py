@@ -11,7 +11,11 @@ from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
-@verb(*reading_rules("split_by", "text_field", files=lambda o: o.corpus), out=check_new_folder)
+@verb(
+    *reading_rules("split_by", "text_field", files=lambda o: o.corpus),
+    common=("kind", "vector_size", "window", "min_count", "epochs", "language", "seed"),
+    out=check_new_folder,
+)
 def train_vectors(
     corpus: opt.Corpus,
     *,

@@ -65,6 +65,7 @@ def in_several_languages(o: Options) -> bool:
     only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=("data", "suite", "tasks", "num_seeds", "shots", "out", "strategy", "epochs", "text", "limit", "seed", "device"),
     out=check_resumable_folder("suite.json", "an evaluation"),
 )  # fmt: skip
 def evaluate(

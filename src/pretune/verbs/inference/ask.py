@@ -26,6 +26,18 @@ from pretune.verbs.verb import only, verb
     only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
     only("max_new_tokens", where="without --answers, to generated answers", when=lambda o: not o.answers),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
+    common=(
+        "inputs",
+        "template",
+        "answers",
+        "examples",
+        "shots",
+        "calibrate",
+        "max_new_tokens",
+        "text",
+        "label",
+        "out",
+    ),
     out=check_new_file,
 )
 def ask(

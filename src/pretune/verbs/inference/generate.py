@@ -29,6 +29,19 @@ def takes_languages(o: Options) -> bool:
     only("length_penalty", where="to beam search (--num-beams 2 or more)", when=lambda o: o.num_beams > 1),
     only("max_new_tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
     only("language_pair", where="to models that take language tokens, such as mBART", when=takes_languages),
+    common=(
+        "prompts",
+        "max_new_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "num_beams",
+        "stop",
+        "choices",
+        "stream",
+        "seed",
+        "device",
+    ),
 )
 def generate(
     model: opt.Model,

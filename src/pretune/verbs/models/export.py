@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
@@ -30,6 +30,7 @@ from pretune.verbs.verb import only, verb
         when=lambda o: o.format in (None, "sentence-transformers"),
     ),
     only("position_init", where="with --max-positions", when=lambda o: o.max_positions is not None),
+    common=("format", "head", "pooling", "max_length", "license", "dtype"),
     out=check_new_folder,
 )
 def export(
@@ -227,9 +228,8 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     heads = model.root.heads
     for name in wanted:
         if name not in heads:
-            raise PretuneError(
-                f"{reference}: the model has no head {name!r}; its heads are: {', '.join(heads) or 'none'}"
-            )
+            instead = f"its heads are: {', '.join(heads) or 'none'}"
+            raise PretuneError(f"{reference}: the model has no head {name!r}; {suggest(name, heads, instead)}")
     if sorted(wanted) != sorted(heads):
         options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
         # A head that two objectives share is named after the one that was trained.

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from pretune.training.jobs.adapting import AdaptationResult
 
 
-@verb(NO_ROW_KEYS, LANGUAGE_RULE, *DATA_RULES, out=check_run_folder)
+@verb(
+    NO_ROW_KEYS,
+    LANGUAGE_RULE,
+    *DATA_RULES,
+    common=("objective", "language", "steps", "tokens", "seconds", "seed", "resume", "device"),
+    out=check_run_folder,
+)
 def adapt(
     model: opt.Model,
     data: Store | Sequence[str | Path] | str | Path,

@@ -54,6 +54,7 @@ def several_tasks(o: Options) -> bool:
         where="to several seeds, --learning-curve or --scratch-baseline",
         when=lambda o: o.num_seeds != 1 or o.learning_curve or o.scratch_baseline,
     ),
+    common=("dev", "text", "pair", "label", "objective", "strategy", "epochs", "num_seeds", "seed", "device"),
     out=check_run_folder,
 )
 def finetune(

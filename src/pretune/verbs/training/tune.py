@@ -14,7 +14,13 @@ from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
 
 
-@verb(NO_TEXT_KEYS, TOKENIZER_RULE, MISMATCH_RULE, out=check_resumable_folder(RECIPE, "a search"))
+@verb(
+    NO_TEXT_KEYS,
+    TOKENIZER_RULE,
+    MISMATCH_RULE,
+    common=("num_trials", "max_seconds", "text", "pair", "label", "objective", "strategy", "epochs", "seed", "device"),
+    out=check_resumable_folder(RECIPE, "a search"),
+)
 def tune(
     model: opt.ModelOrPreset,
     train: opt.TrainFile,

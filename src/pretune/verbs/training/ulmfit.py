@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @verb(
     *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.unlabeled, of=" of --unlabeled"),
+    common=("dev", "unlabeled", "text", "label", "epochs", "batch_size", "lr", "language", "seed", "device"),
     out=check_resumable_folder("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
