@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pretune.evaluation.suites import register_suite
     from pretune.families import register_family
     from pretune.families.family import Family
-    from pretune.models.loading import load
+    from pretune.loaded_model import LoadedModel, load
     from pretune.models.model import Model
     from pretune.objectives.objective import Objective
     from pretune.objectives.registry import register_objective, register_task
@@ -67,6 +67,7 @@ __all__ = [
     "Batching",
     "Budget",
     "Family",
+    "LoadedModel",
     "Model",
     "Monitoring",
     "Objective",
@@ -119,6 +120,7 @@ __all__ = [
 _LAZY = {  # imported at first use, which keeps `import pretune` fast
     "Batch": "pretune.packed",
     "Family": "pretune.families.family",
+    "LoadedModel": "pretune.loaded_model",
     "Model": "pretune.models.model",
     "Objective": "pretune.objectives.objective",
     "Packed": "pretune.packed",
@@ -126,7 +128,7 @@ _LAZY = {  # imported at first use, which keeps `import pretune` fast
     "Store": "pretune.text.store.store",
     "Task": "pretune.objectives.task",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
-    "load": "pretune.models.loading",
+    "load": "pretune.loaded_model",
     "register_family": "pretune.families",
     "register_objective": "pretune.objectives.registry",
     "register_suite": "pretune.evaluation.suites",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from pretune.inference.nan_check import check_not_nan
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.masking import choose_masked, word_units
 from pretune.packed import pack
@@ -32,7 +32,7 @@ class MaskFiller:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, ignore_mismatched: bool = False) -> MaskFiller:
+    def load(cls, reference: ModelReference, ignore_mismatched: bool = False) -> MaskFiller:
         """Load a masked language model and its tokenizer from a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
@@ -26,7 +26,7 @@ MAX_SENTENCE_LENGTH = 1000  # longer ones are usually tables and lists
 
 
 def find_neighbors(
-    reference: str | Path,
+    reference: ModelReference,
     word: str,
     text: str | None,
     documents: Iterable[str],

@@ -31,7 +31,7 @@ def shows_objectives(o: Options) -> bool:
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | opt.Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
+def show(what: str | Path | opt.ModelHandle, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
     """Show the presets, the objectives with examples, or the contents of a run, store, or model folder.
 
     Parameters
