@@ -173,7 +173,7 @@ class LoadedModel(ModelHandle):
     # -- inference --------------------------------------------------------------------------------------------------
 
     @overload
-    def fill(self, texts: str, top_k: int = 5) -> dict[str, Any]: ...
+    def fill(self, texts: str, top_k: int = 5) -> dict[str, Any]: ...  # type: ignore[overload-overlap]
 
     @overload
     def fill(self, texts: Sequence[str], top_k: int = 5) -> ResultTable: ...
@@ -323,7 +323,7 @@ class LoadedModel(ModelHandle):
         return rows[0] if isinstance(inputs, str) and not names_data(inputs) and "out" not in options else rows
 
     @overload
-    def tokenize(self, texts: str) -> TokenizedText: ...
+    def tokenize(self, texts: str) -> TokenizedText: ...  # type: ignore[overload-overlap]
 
     @overload
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]: ...

@@ -18,6 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 import pretune as pt
+from pretune.models.loading import load
 from pretune.training.run_folder import Run
 from pretune.verbs.quickstart import MARKER
 from tests.support.cli import COMMAND, run_process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,11 @@ def compute_states(
     if attentions and not isinstance(network, TransformerStack):
         raise PretuneError(_without_weights(model))
     count, batches = _batches(model, inputs)
+    recording: AbstractContextManager[list[Tensor]]
     padded = Padding(count)
     for packed, rows in batches:
-        with recorded_attention_weights(network) if attentions else nullcontext([]) as weights:
+        recording = recorded_attention_weights(network) if attentions else nullcontext(list[Tensor]())
+        with recording as weights:
             layers = network(packed.to(chosen), keep="all" if hidden_states else "last").layers
         if attentions and len(weights) != network.depth:
             raise PretuneError(_without_weights(model))
