@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 
+from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.hidden_states import States, compute_states
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import arrange_texts
@@ -151,8 +152,10 @@ class LoadedModel(ModelHandle):
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters, those of the heads included."""
-        return sum(parameter.numel() for parameter in self.core.root.parameters())
+        """The number of parameters, those of the heads and quantized ones included."""
+        backbone = self.core.backbone
+        in_graph = backbone.plan[0].parameters() if isinstance(backbone, OnnxBackbone) else ()
+        return sum(tensor.numel() for tensor in (*self.core.root.tensors().values(), *in_graph))
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}={value}" for name, value in self._facts().items())

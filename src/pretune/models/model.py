@@ -66,10 +66,10 @@ class Network(nn.Module):
 class Model:
     """A network with everything needed to use it: family, configuration, parameters, tokenizer, and task settings.
 
-    `pretune.load` reads a model from a folder; `save` and `export` write it. `backbone` is the network without heads;
-    `root.heads` holds the heads by the names of their objectives.
+    It is the `core` of the model that `pretune.load` returns; `save` and `export` write it. `backbone` is the network
+    without heads; `root.heads` holds the heads by the names of their objectives.
 
-    >>> model = pretune.load("runs/mine")  # doctest: +SKIP
+    >>> model = pretune.load("runs/mine").core  # doctest: +SKIP
     >>> model.export("for-others/")  # doctest: +SKIP
     """
 
