@@ -209,6 +209,45 @@ def test_finetune_keeps_a_temporary_run_as_long_as_it_is_used(masked: Path, tmp_
     assert kept.folder == tmp_path / "kept"
 
 
+def test_translate_and_evaluate_use_the_model_in_memory(masked: Path, tmp_path: Path, reads: list[Path]) -> None:
+    model = pt.load(save_random_model(tmp_path / "model", "bart", "translate"))
+    options: dict[str, Any] = {"max_new_tokens": 3}
+    rows = pt.translate(model, TEXTS[:2], **options)
+    assert len(reads) == 1 and rows == pt.translate(tmp_path / "model", TEXTS[:2], **options)
+    assert model(TEXTS[:2]).last_hidden_state.shape[::2] == (2, 16)  # of the encoder
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    scored = pt.load(masked)
+    reads.clear()
+    assert pt.evaluate(scored, data=tmp_path / "texts.txt").describe()["bits_per_byte"] > 0 and not reads
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "options"),
+    [
+        ("quantize", "compression.quantization.run_quantization", {}),
+        ("prune", "compression.pruning_job.run_pruning", {"drop_layers": "1"}),
+        (
+            "compress",
+            "compression.pipeline_search.run_search",
+            {"target": "quality>=0.9", "train": "a.csv", "dev": "b.csv"},
+        ),
+        ("distill", "compression.distillation.run_distillation", {"student": "layers=1", "train": "train.csv"}),
+        ("adapt", "training.jobs.adapting.adapt", {}),
+    ],
+)
+def test_commands_that_write_models_get_the_path_of_a_loaded_model(
+    verb: str, target: str, options: dict[str, Any], trained: Path, masked: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(f"pretune.{target}", lambda job, *others: jobs.append(job))
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    source = masked if verb == "adapt" else trained
+    data = (tmp_path / "texts.txt",) if verb == "adapt" else ()
+    getattr(pt, verb)(pt.load(source), *data, out=tmp_path / "out", **options)
+    (job,) = jobs
+    assert (job.teachers if verb == "distill" else [job.model]) == [str(source)]
+
+
 def test_jobs_record_the_name_of_a_bundled_model() -> None:
     from pretune.verbs.shared_inputs import model_reference
 
