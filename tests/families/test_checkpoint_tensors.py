@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load, load_model
@@ -153,7 +152,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
 def test_an_unknown_head_is_refused(tmp_path: Path) -> None:
     save("bert", "BertForSequenceClassification", tmp_path)
     edit_tensors(tmp_path, **{"classifier2.weight": torch.zeros(2, 32)})
-    for read in (pt.load, load_model):
+    for read in (load, load_model):
         with pytest.raises(
             PretuneError, match=r"unknown tensors for bert: classifier2\.weight; pass --ignore-mismatched"
         ):

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.loading import load, load_model
@@ -158,7 +157,7 @@ def fields_of(name: str) -> set[str]:
 def test_keys_that_may_change_the_output_are_refused_by_name(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
     CASES["bert"].reference(tmp_path, {})
     edit_config(tmp_path, **keys)
-    for read in (pt.load, load_model):  # with heads and without
+    for read in (load, load_model):  # with heads and without
         with pytest.raises(PretuneError, match=words):
             read(tmp_path)
 

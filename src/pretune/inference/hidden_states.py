@@ -190,6 +190,6 @@ def _is_id(value: object) -> bool:
 def _without_weights(model: Model) -> str:
     """Return the message for a model whose attention weights cannot be computed."""
     return (
-        f"attention weights are not available for this {model.family.name} model, because it never computes the softmax "
-        "over all pairs of tokens; leave out attentions"
+        f"attention weights are not available for this {model.family.name} model: only Transformers in PyTorch with a softmax "
+        "over all pairs of tokens have them; leave out attentions"
     )
