@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretune.evaluation.suites import register_suite
     from pretune.families import register_family
     from pretune.families.family import Family
-    from pretune.models.loading import load
+    from pretune.loaded_model import LoadedModel, load
     from pretune.models.model import Model
     from pretune.objectives.objective import Objective
     from pretune.objectives.registry import register_objective, register_task
@@ -67,6 +67,7 @@ __all__ = [
     "Batching",
     "Budget",
     "Family",
+    "LoadedModel",
     "Model",
     "Monitoring",
     "Objective",
@@ -122,6 +123,7 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "Batching": "pretune.training.recipe_sections",
     "Budget": "pretune.training.recipe_sections",
     "Family": "pretune.families.family",
+    "LoadedModel": "pretune.loaded_model",
     "Model": "pretune.models.model",
     "Monitoring": "pretune.training.recipe_sections",
     "Objective": "pretune.objectives.objective",
@@ -150,7 +152,7 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "histories": "pretune.verbs.data.histories",
     "import_model": "pretune.verbs.models.import_model",
     "inspect_tokenizer": "pretune.verbs.data.tokenizer",
-    "load": "pretune.models.loading",
+    "load": "pretune.loaded_model",
     "neighbors": "pretune.verbs.inference.neighbors",
     "phrases": "pretune.verbs.data.phrases",
     "predict": "pretune.verbs.inference.predict",

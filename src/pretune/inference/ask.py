@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.objectives import parse_objective, single_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.classify import class_answer
@@ -78,7 +77,7 @@ class ClozeQuestion:
 
 
 def load_cloze_predictor(
-    reference: str | Path, question: ClozeQuestion, ignore_mismatched: bool = False
+    reference: ModelReference, question: ClozeQuestion, ignore_mismatched: bool = False
 ) -> Callable[[LabeledRows], list[Answer]]:
     """Load a model; return a function that answers a cloze question, such as "{text} It was [MASK].", for each row."""
     if not is_masked_language_model(reference):
@@ -103,14 +102,14 @@ def load_cloze_predictor(
 
 
 def load_text_generator(
-    reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
+    reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
 ) -> TextGenerator | Seq2SeqGenerator:
     """Load a decoder or an encoder-decoder for text generation."""
     kind: type[TextGenerator | Seq2SeqGenerator] = Seq2SeqGenerator if is_encoder_decoder(reference) else TextGenerator
     return kind.load(reference, device, ignore_mismatched)
 
 
-def is_masked_language_model(reference: str | Path) -> bool:
+def is_masked_language_model(reference: ModelReference) -> bool:
     """Return whether a model is a masked language model rather than a generative one."""
     family, content = read_config(find_folder(reference))
     objective = content.get("pretune", {}).get("objective")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import TOKENS
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.nn.attention.patterns import Pattern, causal, permutation
 from pretune.nn.attention.patterns import prefix as prefix_pattern
 from pretune.packed import pack
@@ -186,7 +186,7 @@ class LikelihoodScorer:
 
     @classmethod
     def load(
-        cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
+        cls, reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
     ) -> LikelihoodScorer:
         """Load a language model from a run folder or a model folder, to score texts with it."""
         mixture = stored_objectives(reference)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
@@ -25,7 +25,7 @@ MAX_SENTENCE_LENGTH = 1000  # longer ones are usually tables and lists
 
 
 def find_neighbors(
-    reference: str | Path,
+    reference: ModelReference,
     word: str,
     text: str | None,
     documents: Iterable[str],

@@ -10,6 +10,7 @@ from typing import Any
 
 from pretune.inference.ensemble import Predictions, shared_task
 from pretune.metrics import score
+from pretune.models.name_resolution import ModelReference
 from pretune.objectives.task import Answer, Task
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.labeled import Row, TableChunk, read_chunks, table_rows
@@ -82,7 +83,7 @@ def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answe
 class ScoreTable:
     """The scores of one or several models, and of their ensemble, on labeled files."""
 
-    def __init__(self, references: Sequence[str], name: str | None = None) -> None:
+    def __init__(self, references: Sequence[ModelReference], name: str | None = None) -> None:
         self.references, self.name = references, name
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
@@ -96,7 +97,7 @@ class ScoreTable:
     def table(self) -> list[dict[str, Any]]:
         """Return one row of metrics per model and one for the ensemble, for each file."""
         task = shared_task(self.references, self.name)
-        names = [*self.references, "together"]
+        names = [*map(str, self.references), "together"]
         rows = []
         for file, (columns, by_model) in self.files.items():
             examples = task.read(file, columns)

@@ -40,7 +40,7 @@ print(len(vectors), len(vectors[0]))""",
     "fill": """print(pretune.fill($name, [$masked])[0]["filled"])""",
     "generate": """print(pretune.generate($name, ["The train"], max_new_tokens=20)[0])""",
     "load": """model = pretune.load($name)
-print(model.family.name, model.config)""",
+print(model.family, model.config)""",
 }
 SENTENCE_TRANSFORMERS = """
 from sentence_transformers import SentenceTransformer

@@ -16,14 +16,15 @@ from pretune.training import recipe_sections
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
 if TYPE_CHECKING:
+    from pretune.models.open_model import ModelHandle as ModelHandle
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
     from pretune.training.run_folder import Run as Run
 
-    Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
+    Models: TypeAlias = str | Path | ModelHandle | Sequence[str | Path | ModelHandle]
 else:  # the classes themselves would load torch, which `--help` does without
-    OpenStore = LoadedTokenizer = Run = LoadedObject
-    Models = str | Path | Run  # on the command line, further models come after the first, among the inputs
+    OpenStore = LoadedTokenizer = ModelHandle = Run = LoadedObject
+    Models = str | Path | ModelHandle  # on the command line, further models come after the first, among the inputs
 
 Paths: TypeAlias = Sequence[str | Path] | str | Path
 
@@ -36,11 +37,11 @@ def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tu
 
 # -- models ---------------------------------------------------------------------------------------------------------
 
-Model = Annotated[str | Path | Run, "Run folder or model folder."]
+Model = Annotated[str | Path | ModelHandle, "Run folder or model folder."]
 ModelOrPreset = Annotated[
-    str | Path | Run, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
+    str | Path | ModelHandle, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
 ]
-FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
+FineTuned = Annotated[str | Path | ModelHandle, "Fine-tuned run folder or model folder."]
 FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
 PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
 IgnoreMismatched = Annotated[

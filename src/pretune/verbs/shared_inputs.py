@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.runtime.errors import PretuneError
 
 if TYPE_CHECKING:
+    from pretune.models.open_model import OpenModel
     from pretune.text.store.store import Store
 
 TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks read
@@ -21,7 +22,35 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a command (its `locals()`) that are fields of a job's dataclass; paths become text."""
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
-    return {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
+    return {name: model_reference(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
+
+
+def model_reference(model: str | os.PathLike[str]) -> str:
+    """Return the path of a model (or any other path) as text; for a loaded bundled model, its name.
+
+    Jobs that train or write models get this reference, and read the files themselves.
+
+    >>> model_reference(Path("runs/mine"))
+    'runs/mine'
+    """
+    if isinstance(model, str | Path):
+        return os.fspath(model)
+    from pretune.models.open_model import ModelHandle
+
+    return model.reference if isinstance(model, ModelHandle) else os.fspath(model)
+
+
+def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
+    """Return the open model of a run or a loaded model, so that its weights are not read again, or a path as text.
+
+    >>> open_reference("runs/mine")
+    'runs/mine'
+    """
+    if isinstance(model, str | Path):
+        return os.fspath(model)
+    from pretune.models.open_model import ModelHandle
+
+    return model.open_model if isinstance(model, ModelHandle) else os.fspath(model)
 
 
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +89,7 @@ def as_path_list(given: Any) -> list[str]:
     >>> as_path_list("runs/a")
     ['runs/a']
     """
-    return [os.fspath(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
+    return [model_reference(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
 def store_and_paths(
@@ -83,11 +112,13 @@ def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> d
     return {**(further or {}), **{role: name for role, name in given.items() if name}}
 
 
-def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
+def split_models(
+    model: Any, inputs: Sequence[str | Path] | str | Path
+) -> tuple[list[str | OpenModel], list[str | Path]]:
     """Return all models, including those that come first in the inputs, and the remaining inputs."""
     from pretune.models.bundled import bundled_names
 
-    runs = as_path_list(model)
+    runs = [open_reference(item) for item in ([model] if isinstance(model, str | os.PathLike) else model)]
     rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in bundled_names()):
         runs.append(os.fspath(rest.pop(0)))

@@ -32,7 +32,7 @@ def shows_objectives(o: Options) -> bool:
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | opt.Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
+def show(what: str | Path | opt.ModelHandle, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
     """Show the presets, objectives, model families, or benchmark suites, one of them, or what a folder contains.
 
     Parameters

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
+from pretune.models.loading import load
 from pretune.objectives import Data, parse_objective, single_objective
 from pretune.objectives.tasks.match import Match, MatchHead
 from pretune.packed import pack_lists
@@ -210,6 +211,6 @@ def test_match_runs_can_be_loaded_and_exported(tmp_path: Path) -> None:
     run = learn("match", write(tmp_path / "a.jsonl", rows(40)), tmp_path / "run", epochs=1)
     config = json.loads((run.folder / "config.json").read_text())
     assert config["architectures"] == ["BertModel"] and config["id2label"] == {"0": "false", "1": "true"}
-    assert pt.load(run).root.heads["match"].output.weight.shape == (2, 3 * 128)
+    assert load(run).root.heads["match"].output.weight.shape == (2, 3 * 128)
     assert pt.export(run, out=tmp_path / "out").facts["dropped_heads"] == ["match"]
     assert parse_objective("match(pooling=mean)").objectives[0].pooling == "mean"  # type: ignore[attr-defined]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from pretune.inference.nan_check import check_not_nan
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
@@ -215,7 +214,9 @@ class TextGenerator:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False) -> TextGenerator:
+    def load(
+        cls, reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
+    ) -> TextGenerator:
         """Load a causal language model and its tokenizer from a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pretune.inference.generation.causal_generation import DecodingSession, Gene
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.seq2seq.source_target import with_target_side
 from pretune.objectives.seq2seq.translate import Translate
@@ -57,7 +57,7 @@ class Translator:
 
     @classmethod
     def load(
-        cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False
+        cls, references: Sequence[ModelReference], device: str | None = None, ignore_mismatched: bool = False
     ) -> Translator:
         """Load one or several encoder-decoders for translation from run folders or model folders."""
         models: list[Model] = []

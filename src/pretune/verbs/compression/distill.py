@@ -134,8 +134,8 @@ def distill(
     >>> distill("runs/task", student="layers=6", train="train.csv", match_layers="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
     """
     from pretune.compression.distillation import DistillationJob, run_distillation
-    from pretune.verbs.shared_inputs import as_path_list, compression_options, split_models
+    from pretune.verbs.shared_inputs import as_path_list, compression_options
 
     given = compression_options(DistillationJob, locals())
     given |= {"data": as_path_list(data), "loss_weights": dict(loss_weights or {})}
-    return run_distillation(DistillationJob(**given, teachers=split_models(teacher, [])[0]))
+    return run_distillation(DistillationJob(**given, teachers=as_path_list(teacher)))

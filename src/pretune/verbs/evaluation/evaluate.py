@@ -152,13 +152,13 @@ def evaluate(
     """
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
-    from pretune.verbs.shared_inputs import columns_by_role, job_options
+    from pretune.verbs.shared_inputs import columns_by_role, job_options, open_reference
 
     if suite is None:
         from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
         from pretune.inference.likelihood import LikelihoodScorer
 
-        scorer = LikelihoodScorer.load(os.fspath(model), device, ignore_mismatched)
+        scorer = LikelihoodScorer.load(open_reference(model), device, ignore_mismatched)
         reading = ReadingOptions(max_length, stride, limit, split_by, encoding_errors)
         return ResultSummary(evaluate_language(scorer, data, reading, columns_by_role(None, text=text, pair=pair)))
     from pretune.evaluation.suites.declaration import find_suite

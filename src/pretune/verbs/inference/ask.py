@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,7 @@ def ask(
     from pretune.text.corpus.table_writer import check_table_suffix, table_writer
     from pretune.text.examples.few_shot import sample_examples, sample_per_class
     from pretune.text.examples.labeled import LabeledRows, read_labeled
-    from pretune.verbs.shared_inputs import columns_by_role, split_files
+    from pretune.verbs.shared_inputs import columns_by_role, open_reference, split_files
 
     files, texts = split_files(inputs)
     if not files and not texts:
@@ -120,7 +119,9 @@ def ask(
         found = read_labeled(examples, columns)
         shown = shuffle_examples((sample_per_class if labels else sample_examples)(found, shots, seed), seed)
     answer = load_cloze_predictor(
-        os.fspath(model), ClozeQuestion(template, labels, words, shown, calibrate, max_new_tokens), ignore_mismatched
+        open_reference(model),
+        ClozeQuestion(template, labels, words, shown, calibrate, max_new_tokens),
+        ignore_mismatched,
     )
     judged = bool(files and label)
     if not files:

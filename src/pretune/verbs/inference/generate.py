@@ -103,13 +103,13 @@ def generate(
     from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import stream_text
-    from pretune.verbs.shared_inputs import job_options
+    from pretune.verbs.shared_inputs import job_options, open_reference
 
     if not prompts:
         raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
     given = job_options(GenerationConfig, locals()) | {"stop": tuple(stop), "choices": tuple(choices)}
     how = GenerationConfig(**given)
-    reference = os.fspath(model)
+    reference = open_reference(model)
     writer: TextGenerator | Seq2SeqGenerator
     if is_encoder_decoder(reference):
         writer = Seq2SeqGenerator.load(reference, device, ignore_mismatched, language_pair)

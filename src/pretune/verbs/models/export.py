@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -98,8 +97,9 @@ def export(
     from pretune.models.weight_files import parse_size
     from pretune.objectives import Task
     from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.verbs.shared_inputs import model_reference
 
-    out, reference = Path(out), os.fspath(model)
+    out, reference = Path(out), model_reference(model)
     source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
     size = parse_size(max_shard_size) if max_shard_size is not None else None
     tokenizer = Tokenizer.load(new_tokenizer) if new_tokenizer is not None else None

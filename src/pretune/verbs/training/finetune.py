@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def finetune(
     unlabeled: str | Path | None = None,
     confidence_threshold: float = 0.9,
     distill_temperature: float | None = None,
-    teacher: Sequence[str | Path | opt.Run] | str | Path | opt.Run = (),
+    teacher: Sequence[str | Path | opt.ModelHandle] | str | Path | opt.ModelHandle = (),
     seed: opt.Seed = 0,
     num_seeds: int | None = None,
     report: bool = True,
@@ -155,7 +154,13 @@ def finetune(
     from pretune.training.jobs.self_training import self_train
     from pretune.training.jobs.several_seeds import finetune_seeds
     from pretune.training.run_folder import check_same_recipe
-    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, parse_task_files
+    from pretune.verbs.shared_inputs import (
+        as_path_list,
+        columns_by_role,
+        job_options,
+        model_reference,
+        parse_task_files,
+    )
 
     given = job_options(FinetuningJob, locals())
     given |= {
@@ -167,7 +172,7 @@ def finetune(
         "dropout": dict(dropout) if dropout else None,
     }
     del given["model"]
-    plan = resolve_finetuning(os.fspath(model), given)
+    plan = resolve_finetuning(model_reference(model), given)
     material: Any
     check_same_recipe(plan.out, plan.recipe())
     if isinstance(plan.train, Mapping):

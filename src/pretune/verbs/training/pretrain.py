@@ -43,7 +43,7 @@ def in_parallel(o: Options) -> bool:
     out=check_run_folder,
 )
 def pretrain(
-    model: str | Path | opt.Run,
+    model: str | Path | opt.ModelHandle,
     data: Store | Sequence[str | Path] | str | Path | None = None,
     *,
     out: opt.RunFolder,
@@ -60,7 +60,7 @@ def pretrain(
     batch: opt.TextBatch = None,
     monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
-    init_from: str | Path | opt.Run | None = None,
+    init_from: str | Path | opt.ModelHandle | None = None,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
@@ -106,10 +106,10 @@ def pretrain(
     """
     from pretune.training.jobs import pretraining, pretraining_settings
     from pretune.training.run_folder import check_same_recipe
-    from pretune.verbs.shared_inputs import job_options, store_and_paths
+    from pretune.verbs.shared_inputs import job_options, model_reference, store_and_paths
 
     store, texts = store_and_paths(data)
     given = job_options(pretraining_settings.PretrainingJob, locals()) | {"scale_to": scale_to}
-    plan = pretraining_settings.resolve_pretraining(os.fspath(model), texts, out, given, seed, device)
+    plan = pretraining_settings.resolve_pretraining(model_reference(model), texts, out, given, seed, device)
     check_same_recipe(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +93,12 @@ def tune(
     from pretune.training.jobs.hyperparameter_search import BEST, HyperparameterSearch
     from pretune.training.jobs.search_space import count_layers, make_space
     from pretune.training.run_folder import check_same_recipe, start_run
-    from pretune.verbs.shared_inputs import columns_by_role
+    from pretune.verbs.shared_inputs import columns_by_role, model_reference
     from pretune.verbs.training.finetune import finetune
 
     if num_trials is None and max_seconds is None:
         raise PretuneError("a search needs a budget: give --num-trials or --max-seconds")
-    reference, out = os.fspath(model), Path(out)
+    reference, out = model_reference(model), Path(out)
     rates, steps = optimizer or Optimizer(), batch or Batching()
     layers = count_layers(reference)
     given: dict[str, Any] = {

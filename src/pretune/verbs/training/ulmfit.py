@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     out=check_resumable_folder("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
-    model: str | Path | opt.Run,
+    model: str | Path | opt.ModelHandle,
     train: opt.TrainFile,
     *,
     out: str | Path,
-    backward_model: str | Path | opt.Run | None = None,
+    backward_model: str | Path | opt.ModelHandle | None = None,
     dev: str | Path | None = None,
     unlabeled: Sequence[str | Path] = (),
     split_by: opt.SplitBy = "auto",
@@ -93,11 +92,11 @@ def ulmfit(
     >>> predict(fitted.classifiers, ["a delightful film"])  # doctest: +SKIP
     """
     from pretune.training.jobs.ulmfit import UlmfitJob, run_ulmfit
-    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options
+    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, model_reference
 
     given = job_options(UlmfitJob, locals())
     given["columns"] = columns_by_role(None, text=text, label=label)
     given["unlabeled"] = tuple(as_path_list(unlabeled))
     given["dropout"] = dict(dropout) if dropout else None
-    models = [os.fspath(one) for one in (model, backward_model) if one is not None]
+    models = [model_reference(one) for one in (model, backward_model) if one is not None]
     return run_ulmfit(models, UlmfitJob(**given), Path(out))
