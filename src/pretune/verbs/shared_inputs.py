@@ -31,7 +31,7 @@ def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[st
     return job_options(job, arguments) | out
 
 
-def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
+def parse_task_files(files: Any) -> str | dict[str, str]:
     """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
 
     >>> parse_task_files(["sst=a.csv", "rte=b.csv"])
@@ -63,14 +63,24 @@ def as_path_list(given: Any) -> list[str]:
     return [os.fspath(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
-def store_and_paths(
-    data: Store | Sequence[str | Path] | str | Path | None,
-) -> tuple[Store | None, Sequence[str | Path]]:
-    """Return the store in `data` if it is an open one, else None, and the paths to record in the recipe."""
+def as_path(given: Any) -> str:
+    """Return a path as text, for an option whose type includes tables; the `verb` decorator has saved those to files."""
+    path: str = os.fspath(given)
+    return path
+
+
+def store_and_paths(data: Any) -> tuple[Store | None, Sequence[str | Path]]:
+    """Return the store in `data` if it is an open one, else None, and the paths to record in the recipe.
+
+    >>> store_and_paths({"en": "english.txt"})
+    (None, ['en=english.txt'])
+    """
     from pretune.text.store.store import Store
 
     if isinstance(data, Store):
         return data, [data.folder]
+    if isinstance(data, Mapping):  # by language
+        return None, [f"{language}={os.fspath(path)}" for language, path in data.items()]
     return None, [data] if isinstance(data, str | Path) else list(data or [])
 
 
@@ -83,7 +93,7 @@ def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> d
     return {**(further or {}), **{role: name for role, name in given.items() if name}}
 
 
-def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
+def split_models(model: Any, inputs: Any) -> tuple[list[str], list[str | Path]]:
     """Return all models, including those that come first in the inputs, and the remaining inputs."""
     from pretune.models.bundled import bundled_names
 
@@ -94,7 +104,7 @@ def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple
     return runs, rest
 
 
-def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
+def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
     """Return the inputs as a list of files and a list of texts, one of which is empty.
 
     An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.

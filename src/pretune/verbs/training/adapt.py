@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_run_folder
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 @verb(NO_ROW_KEYS, LANGUAGE_RULE, *DATA_RULES, out=check_run_folder)
 def adapt(
     model: opt.Model,
-    data: Store | Sequence[str | Path] | str | Path,
+    data: Store | opt.Paths,
     *,
     out: opt.RunFolder,
     objective: str = "mlm",
