@@ -47,7 +47,7 @@ def test_any_table_of_json_values_reads_back_the_same(rows: list[dict[str, Any]]
 def test_a_data_frame_keeps_names_and_values() -> None:
     table = pd.DataFrame(
         {
-            "text": ["a", None, "č\ud800"],
+            "text": ["a", None, "č"],
             "number": [1.5, math.nan, 2.0],
             "count": pd.array([1, None, 3], dtype="Int64"),
             "when": pd.to_datetime(["2024-02-29 12:00", None, "2025-01-01 00:00"]),
@@ -64,24 +64,26 @@ def test_a_data_frame_keeps_names_and_values() -> None:
         "vector": [1, 2], "0": True,
     }  # fmt: skip
     assert [second[name] for name in ("text", "number", "count", "when")] == [None] * 4
-    assert third["text"] == "č\ud800"
+    assert third["text"] == "č"
 
 
 def test_values_of_numpy_pandas_and_datetime_become_json() -> None:
     row = {
-        "int": np.int32(3), "float": np.float32(0.5), "bool": np.True_, "str": np.str_("a"), "nan": np.float64("nan"),
+        "int": np.int32(3), "float": np.float32(0.5), "bool": np.True_, "str": np.str_("a\ud800"), "nan": np.float64("nan"),
         "na": pd.NA, "nat": pd.NaT, "numpy_nat": np.datetime64("NaT"), "date": datetime.date(2024, 2, 29),
         "numpy_date": np.datetime64("2024-02-29T01:02:03.000000004"), "price": Decimal("1.10"), "tuple": (1, (2,)),
     }  # fmt: skip
     assert rows_of(tables_to_files([row], "train")) == [
         {
-            "int": 3, "float": 0.5, "bool": True, "str": "a", "nan": None, "na": None, "nat": None, "numpy_nat": None,
+            "int": 3, "float": 0.5, "bool": True, "str": "a\ud800", "nan": None, "na": None, "nat": None, "numpy_nat": None,
             "date": "2024-02-29", "numpy_date": "2024-02-29T01:02:03", "price": "1.10", "tuple": [1, [2]],
         }
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("texts", [pd.Series(["a", None], name="review"), np.array(["a", None], dtype=object)], ids=type)
+@pytest.mark.parametrize(
+    "texts", [pd.Series(["a", None], name="review"), np.array(["a", None], dtype=object)], ids=type
+)
 def test_an_array_of_texts_is_a_table_with_the_column_text(texts: Any) -> None:
     assert rows_of(tables_to_files(texts, "inputs")) == [{"text": "a"}, {"text": None}]
 
