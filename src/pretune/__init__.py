@@ -47,6 +47,7 @@ from pretune.verbs.training.tune import tune
 from pretune.verbs.training.ulmfit import ulmfit
 
 if TYPE_CHECKING:
+    from pretune.estimators import PretuneClassifier, PretuneEmbedder, PretuneRegressor
     from pretune.evaluation.suites import register_suite
     from pretune.families import register_family
     from pretune.families.family import Family
@@ -72,7 +73,10 @@ __all__ = [
     "Objective",
     "Optimizer",
     "Packed",
+    "PretuneClassifier",
+    "PretuneEmbedder",
     "PretuneError",
+    "PretuneRegressor",
     "Run",
     "Schedule",
     "Store",
@@ -122,6 +126,9 @@ _LAZY = {  # imported at first use, which keeps `import pretune` fast
     "Model": "pretune.models.model",
     "Objective": "pretune.objectives.objective",
     "Packed": "pretune.packed",
+    "PretuneClassifier": "pretune.estimators",
+    "PretuneEmbedder": "pretune.estimators",
+    "PretuneRegressor": "pretune.estimators",
     "Run": "pretune.training.run_folder",
     "Store": "pretune.text.store.store",
     "Task": "pretune.objectives.task",

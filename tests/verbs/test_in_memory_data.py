@@ -99,7 +99,7 @@ def test_text_for_pretraining_is_a_column_of_a_table(tmp_path: Path) -> None:
     assert set(adapted.before) == set(adapted.after)
     assert pt.evaluate(tmp_path / "adapted", data=texts, text="body", limit=2).describe()
     by_language = pt.pretrain(
-        "bert-tiny", {"en": texts}, tokenizer=start() / "start", budget=budget, out=tmp_path / "en"
+        "bert-tiny", {"en": texts}, objective="mlm", tokenizer=start() / "start", budget=budget, out=tmp_path / "en"
     )
     assert by_language.recipe["data"][0].startswith("en=")
 
