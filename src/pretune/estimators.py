@@ -7,7 +7,7 @@ JSON) as bytes, so that pickle and joblib store no code of the model; `save` and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -88,6 +88,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         max_length: int | None = None,
         strategy: str = "full",
+        pooling: str | None = None,
         seed: int = 0,
         device: str | None = None,
         verbose: bool = False,
@@ -99,6 +100,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.max_length = max_length
         self.strategy = strategy
+        self.pooling = pooling
         self.seed = seed
         self.device = device
         self.verbose = verbose
@@ -124,7 +126,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
                 {
                     "train": IN_MEMORY,
                     "out": Path(folder) / "run",
-                    "objective": self._objective(),
+                    "objective": describe_task(self.objective, self._task_options()),
                     "strategy": self.strategy,
                     "epochs": self.epochs,
                     "budget": None if self.max_steps is None else Budget(steps=self.max_steps),
@@ -139,10 +141,22 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
             task = with_model_pooling(plan, plan.objective, unfitted).fit(rows)
             run = finetune(plan, TaskData(mixture.with_part(task), unfitted, task, rows, None, []))
             self._fitted = FittedModel.read(run.folder)
-        self.n_features_in_ = 1 if pairs is None else 2  # columns of text
 
-    def _objective(self) -> str:
-        return self.objective
+    def _texts(self, X: Any, *, reset: bool) -> tuple[list[str], list[str] | None]:  # noqa: N803
+        """Return the texts in X and the second texts of pairs; with `reset`, record the number of columns, else check it."""
+        texts, pairs = split_columns(X)
+        columns = 1 if pairs is None else 2
+        if reset:
+            self.n_features_in_ = columns
+        elif columns != self.n_features_in_:
+            raise ValueError(
+                f"X has {columns} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+        return texts, pairs
+
+    def _task_options(self) -> dict[str, str | None]:
+        """Return the options of the task by name; None for the default."""
+        return {"pooling": self.pooling}
 
     def _outputs(self, X: Any) -> Array:  # noqa: N803
         """Return the outputs of the model's head for each text or pair, (n, …)."""
@@ -150,12 +164,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         from pretune.runtime.devices import choose_device
 
         check_is_fitted(self)
-        texts, pairs = split_columns(X)
-        columns = 1 if pairs is None else 2
-        if columns != self.n_features_in_:
-            raise ValueError(
-                f"X has {columns} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
-            )
+        texts, pairs = self._texts(X, reset=False)
         model, task = self._fitted.loaded
         part = texts_as_excerpt(texts, pairs)
         with progress_output(self.verbose):
@@ -233,13 +242,15 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     max_steps
         Number of training steps instead of `epochs`.
     learning_rate
-        Peak learning rate; by default that of `pretune finetune`, 5e-5. Small models need higher rates, such as 1e-3.
+        Peak learning rate; by default that of `pretune finetune`, 5e-5. Small models need higher rates, such as 3e-4.
     batch_size
         Number of texts per training step; 32 by default.
     max_length
         Maximum number of tokens of a text; longer texts are truncated. 128 by default.
     strategy
         Which parameters are trained: full, frozen, top(4), gradual, or lora(8).
+    pooling
+        How the hidden states of a text become one vector: cls, mean, …; by default as usual for the model.
     class_weight
         "balanced" gives all classes the same total weight in the loss; None weights all examples equally.
     seed
@@ -259,8 +270,7 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     Examples
     --------
     >>> from sklearn.model_selection import cross_val_score
-    >>> cross_val_score(PretuneClassifier(learning_rate=1e-3), texts, labels, cv=3).mean()  # doctest: +SKIP
-    0.9
+    >>> cross_val_score(PretuneClassifier(learning_rate=3e-4, pooling="mean"), texts, labels, cv=3)  # doctest: +SKIP
     """
 
     objective: ClassVar[str] = "classify"
@@ -275,6 +285,7 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         max_length: int | None = None,
         strategy: str = "full",
+        pooling: str | None = None,
         class_weight: str | None = None,
         seed: int = 0,
         device: str | None = None,
@@ -288,6 +299,7 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
             batch_size=batch_size,
             max_length=max_length,
             strategy=strategy,
+            pooling=pooling,
             seed=seed,
             device=device,
             verbose=verbose,
@@ -300,7 +312,7 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         >>> PretuneClassifier(max_steps=1).fit(["good", "bad"], [1, 0]).classes_
         array([0, 1])
         """
-        texts, pairs = split_columns(X)
+        texts, pairs = self._texts(X, reset=True)
         labels = check_targets(texts, y, self)
         self.classes_, found = distinct_labels(labels)
         if len(self.classes_) < 2:
@@ -309,10 +321,10 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         self._finetune(texts, pairs, [names[index] for index in found])
         return self
 
-    def _objective(self) -> str:
+    def _task_options(self) -> dict[str, str | None]:
         if self.class_weight not in (None, "balanced"):
             raise ValueError(f"class_weight={self.class_weight!r} is not supported; choose 'balanced' or None")
-        return self.objective if self.class_weight is None else f"{self.objective}(class_weight={self.class_weight})"
+        return {**super()._task_options(), "class_weight": self.class_weight}
 
     def _logits(self, X: Any) -> Array:  # noqa: N803
         """Return one logit per class of `classes_`, (n, classes)."""
@@ -331,7 +343,8 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """Return the most probable label of each text, (n,)."""
-        return self.classes_[self._logits(X).argmax(1)]
+        best = self._logits(X).argmax(1)
+        return self.classes_[best]
 
     def _attributes(self) -> dict[str, Any]:
         labels = self.classes_.tolist()
@@ -354,8 +367,7 @@ class PretuneRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
 
     Examples
     --------
-    >>> PretuneRegressor(epochs=10).fit(texts, scores).score(other_texts, other_scores)  # doctest: +SKIP
-    0.8
+    >>> PretuneRegressor(epochs=10).fit(texts, scores).predict(other_texts)  # doctest: +SKIP
     """
 
     objective: ClassVar[str] = "regress"
@@ -366,7 +378,7 @@ class PretuneRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         >>> PretuneRegressor(max_steps=1).fit(["good", "bad"], [1.0, 0.0]).n_features_in_
         1
         """
-        texts, pairs = split_columns(X)
+        texts, pairs = self._texts(X, reset=True)
         numbers = np.asarray(check_targets(texts, y, self), dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise ValueError("Input y contains NaN or infinity; leave out the rows without a number")
@@ -435,8 +447,7 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         >>> len(PretuneEmbedder().fit(["good film"]).get_feature_names_out())
         256
         """
-        self._n_features_out = self._embed(single_column(X)[:1]).shape[1]
-        self.n_features_in_ = 1
+        self._n_features_out = self._embed(self._texts(X, reset=True)[:1]).shape[1]
         return self
 
     def transform(self, X: Any) -> Array:  # noqa: N803
@@ -445,7 +456,16 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         >>> PretuneEmbedder().transform(["good film", "bad film"]).shape
         (2, 256)
         """
-        return self._embed(single_column(X))
+        return self._embed(self._texts(X, reset=False))
+
+    def _texts(self, X: Any, *, reset: bool) -> list[str]:  # noqa: N803
+        """Return the texts in X; with `reset`, record that it has one column."""
+        texts, pairs = split_columns(X)
+        if pairs is not None:
+            raise ValueError("X has 2 features, but embeddings are of single texts; give one column")
+        if reset:
+            self.n_features_in_ = 1
+        return texts
 
     def _embed(self, texts: list[str]) -> Array:
         from pretune.inference.embed import embed_texts
@@ -467,6 +487,16 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return tags
 
 
+def describe_task(name: str, options: Mapping[str, str | None]) -> str:
+    """Return a task with the options that are set, as in `pretune finetune --objective`.
+
+    >>> describe_task("classify", {"pooling": "mean", "class_weight": None})
+    'classify(pooling=mean)'
+    """
+    given = ",".join(f"{option}={value}" for option, value in options.items() if value is not None)
+    return f"{name}({given})" if given else name
+
+
 def text_tags(tags: Any) -> Any:
     """Return the tags of an estimator, changed to say that its input is text, not numbers in two dimensions."""
     tags.input_tags.string = True
@@ -485,10 +515,7 @@ def split_columns(X: Any) -> tuple[list[str], list[str] | None]:  # noqa: N803
     """
     if isinstance(X, str):
         raise ValueError("X is a single text; give a list of texts, as in [text]")
-    try:
-        cells = np.asarray(X, dtype=object)
-    except ValueError as error:
-        raise ValueError("rows of X have different lengths; give one text per row, or two for pairs") from error
+    cells = np.asarray(X, dtype=object)
     if cells.ndim == 0:
         raise TypeError(f"X is a {type(X).__name__}; give a list, array, or Series of texts (sparse data has no texts)")
     if cells.ndim > 2 or (cells.ndim == 2 and cells.shape[1] not in (1, 2)):
@@ -504,14 +531,6 @@ def split_columns(X: Any) -> tuple[list[str], list[str] | None]:  # noqa: N803
                 )
     first, *second = ([str(text) for text in column] for column in columns.T)
     return first, second[0] if second else None
-
-
-def single_column(X: Any) -> list[str]:  # noqa: N803
-    """Return the texts in X, which must have one column."""
-    texts, pairs = split_columns(X)
-    if pairs is not None:
-        raise ValueError("X has 2 features, but embeddings are of single texts; give one column")
-    return texts
 
 
 def check_targets(texts: list[str], y: Any, estimator: Any) -> Array:
