@@ -272,6 +272,7 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.timeout(1800)
 @parametrize_with_checks(
     [tiny(WordClassifier, max_steps=1), tiny(WordRegressor, max_steps=1), WordEmbedder(str(start() / "start"))],
     expected_failed_checks=expected_failures,
@@ -287,6 +288,7 @@ def test_tags_say_that_the_input_is_text() -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.timeout(1800)
 def test_the_sample_data_are_learned_in_cross_validation() -> None:
     table = pd.read_csv(example("messages_train.csv"))
     model = PretuneClassifier(max_steps=40, learning_rate=3e-4, batch_size=16, pooling="mean")
