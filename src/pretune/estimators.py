@@ -384,7 +384,8 @@ class PretuneRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
             raise ValueError("Input y contains NaN or infinity; leave out the rows without a number")
         if np.ptp(numbers) == 0:
             raise ValueError(
-                f"y has only one value, {numbers[0]:g}, so there is nothing to learn; give different numbers"
+                f"all numbers in y are {numbers[0]:g} (n_samples={len(numbers)}), so there is nothing to learn; give "
+                "different numbers"
             )
         self._finetune(texts, pairs, numbers.tolist())
         return self

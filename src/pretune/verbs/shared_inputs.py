@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,7 @@ def split_models(model: Any, inputs: Any) -> tuple[list[str], list[str | Path]]:
     from pretune.models.bundled import bundled_names
 
     runs = as_path_list(model)
-    rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    rest: list[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in bundled_names()):
         runs.append(os.fspath(rest.pop(0)))
     return runs, rest
@@ -117,7 +117,8 @@ def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
 
     files: list[Path] = []
     texts: list[str] = []
-    for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
+    several: Iterable[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    for given in several:
         spaced = any(letter.isspace() for letter in str(given))
         has_extension = file_suffix(Path(given)) in (*FORMATS, *TASK_FORMATS)
         if os.path.isfile(given):
