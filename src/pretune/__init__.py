@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pretune.estimators import PretuneClassifier, PretuneEmbedder, PretuneRegressor
     from pretune.evaluation.suites import register_suite
     from pretune.families import register_family
     from pretune.families.family import Family
@@ -73,7 +74,10 @@ __all__ = [
     "Objective",
     "Optimizer",
     "Packed",
+    "PretuneClassifier",
+    "PretuneEmbedder",
     "PretuneError",
+    "PretuneRegressor",
     "Run",
     "Schedule",
     "Store",
@@ -129,7 +133,10 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "Objective": "pretune.objectives.objective",
     "Optimizer": "pretune.training.recipe_sections",
     "Packed": "pretune.packed",
+    "PretuneClassifier": "pretune.estimators",
+    "PretuneEmbedder": "pretune.estimators",
     "PretuneError": "pretune.runtime.errors",
+    "PretuneRegressor": "pretune.estimators",
     "Run": "pretune.training.run_folder",
     "Schedule": "pretune.training.recipe_sections",
     "Store": "pretune.text.store.store",

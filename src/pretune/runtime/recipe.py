@@ -132,6 +132,20 @@ class LoadedObject:
     """A placeholder type for objects that Python callers may pass where the command line passes a path."""
 
 
+class InMemoryTable(LoadedObject):
+    """A placeholder type for tables that Python callers may pass where the command line passes a file of rows."""
+
+
+@cache
+def table_parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a command's parameters that take tables in memory, by their type hints."""
+    return tuple(name for name, hint in parameter_types(verb).items() if _takes_tables(hint))
+
+
+def _takes_tables(hint: Any) -> bool:
+    return hint is InMemoryTable or any(map(_takes_tables, get_args(hint)))
+
+
 @cache
 def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
     """Return the types of the parameters of a command's function; `include_extras` keeps annotations (help texts)."""

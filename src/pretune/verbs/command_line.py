@@ -175,7 +175,7 @@ def _simplify(hint: Any) -> Any:
         if str in kinds:  # other types only in a recipe
             return str
         return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
-    if hint in (Path, LoadedObject):
+    if isinstance(hint, type) and issubclass(hint, Path | LoadedObject):
         return str
     if origin is None or origin is Literal:
         return hint

@@ -11,12 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pretune.runtime.recipe import LoadedObject, RecipeSection
+from pretune.runtime.recipe import InMemoryTable, LoadedObject, RecipeSection
 from pretune.training import recipe_sections
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
 if TYPE_CHECKING:
     from pretune.models.open_model import ModelHandle as ModelHandle
+    from pretune.text.corpus.in_memory_tables import Table as Table
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
     from pretune.training.run_folder import Run as Run
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
     Models: TypeAlias = str | Path | ModelHandle | Sequence[str | Path | ModelHandle]
 else:  # the classes themselves would load torch, which `--help` does without
     OpenStore = LoadedTokenizer = ModelHandle = Run = LoadedObject
+    Table = InMemoryTable  # the verb decorator saves tables to files, so that verbs see paths only
     Models = str | Path | ModelHandle  # on the command line, further models come after the first, among the inputs
 
-Paths: TypeAlias = Sequence[str | Path] | str | Path
+Paths: TypeAlias = Sequence[str | Path | Table] | str | Path | Table
+TaskFiles: TypeAlias = (
+    str | Path | Table | Sequence[str] | Mapping[str, str | Path | Table]
+)  # several: NAME=FILE, or by name
 
 
 def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None) -> str:
@@ -83,8 +88,8 @@ EncodingErrors = Annotated[
 
 # -- labeled data ---------------------------------------------------------------------------------------------------
 
-TrainFile = Annotated[str | Path, "Labeled training examples: .csv, .tsv, .jsonl, or .parquet."]
-DevFile = Annotated[str | Path | None, "Labeled examples to evaluate on."]
+TrainFile = Annotated[str | Path | Table, "Labeled training examples: .csv, .tsv, .jsonl, or .parquet."]
+DevFile = Annotated[str | Path | Table | None, "Labeled examples to evaluate on."]
 Text = Annotated[str | None, "Column with the text."]
 Pair = Annotated[str | None, "Column with the second text of a pair."]
 Label = Annotated[str | None, "Column with the label."]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,7 @@ def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[st
     return job_options(job, arguments) | out
 
 
-def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
+def parse_task_files(files: Any) -> str | dict[str, str]:
     """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
 
     >>> parse_task_files(["sst=a.csv", "rte=b.csv"])
@@ -92,14 +92,24 @@ def as_path_list(given: Any) -> list[str]:
     return [model_reference(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
-def store_and_paths(
-    data: Store | Sequence[str | Path] | str | Path | None,
-) -> tuple[Store | None, Sequence[str | Path]]:
-    """Return `data` if it is an open store, else None, and the paths to record in the recipe."""
+def as_path(given: Any) -> str:
+    """Return a path as text, for an option whose type includes tables; the `verb` decorator has saved those to files."""
+    path: str = os.fspath(given)
+    return path
+
+
+def store_and_paths(data: Any) -> tuple[Store | None, Sequence[str | Path]]:
+    """Return `data` if it is an open store, else None, and the paths to record in the recipe.
+
+    >>> store_and_paths({"en": "english.txt"})
+    (None, ['en=english.txt'])
+    """
     from pretune.text.store.store import Store
 
     if isinstance(data, Store):
         return data, [data.folder]
+    if isinstance(data, Mapping):  # by language
+        return None, [f"{language}={os.fspath(path)}" for language, path in data.items()]
     return None, [data] if isinstance(data, str | Path) else list(data or [])
 
 
@@ -112,20 +122,18 @@ def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> d
     return {**(further or {}), **{role: name for role, name in given.items() if name}}
 
 
-def split_models(
-    model: Any, inputs: Sequence[str | Path] | str | Path
-) -> tuple[list[str | OpenModel], list[str | Path]]:
+def split_models(model: Any, inputs: Any) -> tuple[list[str | OpenModel], list[str | Path]]:
     """Return all models, including those that come first in the inputs, and the remaining inputs."""
     from pretune.models.bundled import bundled_names
 
     runs = [open_reference(item) for item in ([model] if isinstance(model, str | os.PathLike) else model)]
-    rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    rest: list[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in bundled_names()):
         runs.append(os.fspath(rest.pop(0)))
     return runs, rest
 
 
-def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
+def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
     """Return the inputs as a list of files and a list of texts, one of which is empty.
 
     An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.
@@ -138,7 +146,8 @@ def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], 
 
     files: list[Path] = []
     texts: list[str] = []
-    for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
+    several: Iterable[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    for given in several:
         spaced = any(letter.isspace() for letter in str(given))
         has_extension = file_suffix(Path(given)) in (*FORMATS, *TASK_FORMATS)
         if os.path.isfile(given):

@@ -3,6 +3,7 @@
 - Options that apply only in some modes are declared with `only`. Passing one where it does not apply is an error that names it, so
   that no option is ever silently ignored.
 - `common=NAMES` declares the options that `--help` shows first; a verb with few options needs none.
+- A table in memory (a DataFrame, rows as dicts, …) becomes a file, for parameters whose type includes `options.Table`.
 - `out=CHECK` declares what `--out` may be (see pretune/runtime/output_paths.py).
 
     @verb(
@@ -30,7 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.output_paths import Check, prepare_output
-from pretune.runtime.recipe import RecipeSection, parameter_types
+from pretune.runtime.recipe import RecipeSection, parameter_types, table_parameters
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,6 +92,7 @@ def verb(
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             call = signature.bind(*args, **kwargs)
+            save_tables(function, call.arguments)
             given = list(set_options(signature, call.arguments))
             call.apply_defaults()
             options = Options(**call.arguments)
@@ -105,13 +107,24 @@ def verb(
             with ExitStack() as locks:
                 for name, path in paths.items():
                     locks.enter_context(prepare_output(path, outputs[name], options))
-                return function(*args, **kwargs)
+                return function(*call.args, **call.kwargs)
 
         checked.rules, checked.outputs, checked.common = rules, outputs, common  # type: ignore[attr-defined]
         checked.__doc__ = complete_docstring(function)
         return checked
 
     return decorate
+
+
+def save_tables(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Replace the tables in memory among the arguments of a command's function by files with their rows."""
+    from pretune.text.corpus.in_memory_tables import tables_to_files
+
+    defaults = inspect.signature(function).parameters
+    for name in table_parameters(function):
+        nothing = defaults[name].default == () and isinstance(arguments.get(name), list | tuple) and not arguments[name]
+        if name in arguments and not nothing:
+            arguments[name] = tables_to_files(arguments[name], name)
 
 
 def complete_docstring(function: Callable[..., Any]) -> str:

@@ -14,6 +14,7 @@ from pretune.runtime.errors import PretuneError, if_option
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 BLOCK = 1 << 20
+IN_MEMORY = "in-memory-table-"  # start of the names of files that hold tables passed from Python
 
 Errors = Literal["strict", "replace"]
 Paths = str | Path | Iterable[str | Path]
@@ -71,6 +72,10 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
             if not inside:
                 raise PretuneError(f"{name}: the pattern matches no {', '.join(formats)} file")
             found += inside
+        elif path.name.startswith(IN_MEMORY):
+            raise PretuneError(
+                f"{path}: this table was passed from Python and existed in memory only; pass it again, or save it to a file"
+            )
         else:
             raise PretuneError(f"{path}: no such file or folder")
     if not found:

@@ -29,7 +29,7 @@ def compress(
     *,
     target: Sequence[str] | str,
     train: opt.TrainFile,
-    dev: str | Path,
+    dev: str | Path | opt.Table,
     out: opt.RunFolder,
     pipelines: Sequence[str] = (),
     text: opt.Text = None,

@@ -63,7 +63,7 @@ def prune(
     vocabulary_texts: opt.Paths = (),
     text_field: opt.TextField = None,
     encoding_errors: opt.EncodingErrors = "strict",
-    train: str | Path | None = None,
+    train: str | Path | opt.Table | None = None,
     dev: opt.DevFile = None,
     text: opt.Text = None,
     pair: opt.Pair = None,

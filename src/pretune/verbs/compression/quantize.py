@@ -45,7 +45,7 @@ def quantize(
     backend: Literal["onnx", "torch"] | None = None,
     per_channel: bool = True,
     bits: int = 8,
-    train: str | Path | None = None,
+    train: str | Path | opt.Table | None = None,
     dev: opt.DevFile = None,
     text: opt.Text = None,
     pair: opt.Pair = None,

@@ -64,6 +64,7 @@ def train_vectors(
     from pretune.inference.word_vector_models import make_word_vector_model, train_word_vectors
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
+    from pretune.verbs.shared_inputs import as_path_list
 
     options = {
         "vector_size": vector_size,
@@ -73,7 +74,7 @@ def train_vectors(
         "epochs": epochs,
     }
     documents = read_documents(
-        find_files(corpus), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
+        find_files(as_path_list(corpus)), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
     )
     vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=workers, **options)
     make_word_vector_model(vectors).save(out)

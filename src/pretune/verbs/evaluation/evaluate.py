@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +151,7 @@ def evaluate(
     """
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
-    from pretune.verbs.shared_inputs import columns_by_role, job_options, open_reference
+    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, open_reference
 
     if suite is None:
         from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
@@ -160,14 +159,16 @@ def evaluate(
 
         scorer = LikelihoodScorer.load(open_reference(model), device, ignore_mismatched)
         reading = ReadingOptions(max_length, stride, limit, split_by, encoding_errors)
-        return ResultSummary(evaluate_language(scorer, data, reading, columns_by_role(None, text=text, pair=pair)))
+        return ResultSummary(
+            evaluate_language(scorer, as_path_list(data), reading, columns_by_role(None, text=text, pair=pair))
+        )
     from pretune.evaluation.suites.declaration import find_suite
     from pretune.evaluation.suites.suite_report import write_report
     from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
 
     if out is None:
         raise PretuneError("--suite needs a folder for the evaluation; name one with --out")
-    folders = [data] if isinstance(data, str | os.PathLike) else list(data)
+    folders = as_path_list(data)
     if len(folders) != 1 or not Path(folders[0]).is_dir():
         named = ", ".join(map(str, folders))
         raise PretuneError(f"{named}: not a folder; --data must name the folder with the files of {suite}")

@@ -45,7 +45,7 @@ def ask(
     *,
     template: str = "{text} [MASK]",
     answers: Sequence[str] = (),
-    examples: str | Path | None = None,
+    examples: str | Path | opt.Table | None = None,
     shots: int = 1,
     calibrate: bool = False,
     max_new_tokens: int = 20,
@@ -100,7 +100,7 @@ def ask(
     from pretune.text.corpus.table_writer import check_table_suffix, table_writer
     from pretune.text.examples.few_shot import sample_examples, sample_per_class
     from pretune.text.examples.labeled import LabeledRows, read_labeled
-    from pretune.verbs.shared_inputs import columns_by_role, open_reference, split_files
+    from pretune.verbs.shared_inputs import as_path, columns_by_role, open_reference, split_files
 
     files, texts = split_files(inputs)
     if not files and not texts:
@@ -116,7 +116,7 @@ def ask(
     words = "/".join(answers) if any(":" in answer for answer in answers) else ""
     shown = None
     if examples is not None:
-        found = read_labeled(examples, columns)
+        found = read_labeled(as_path(examples), columns)
         shown = shuffle_examples((sample_per_class if labels else sample_examples)(found, shots, seed), seed)
     answer = load_cloze_predictor(
         open_reference(model),

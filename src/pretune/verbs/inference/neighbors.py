@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pretune.verbs import options as opt
@@ -61,9 +60,9 @@ def neighbors(
     from pretune.sample_data import example
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
-    from pretune.verbs.shared_inputs import open_reference
+    from pretune.verbs.shared_inputs import as_path_list, open_reference
 
-    paths = [corpus] if isinstance(corpus, str | Path) else list(corpus)
+    paths = as_path_list(corpus)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
     documents = (
         document.text

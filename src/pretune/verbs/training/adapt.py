@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_run_folder
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 )
 def adapt(
     model: opt.Model,
-    data: Store | Sequence[str | Path] | str | Path,
+    data: Store | opt.Paths,
     *,
     out: opt.RunFolder,
     objective: str = "mlm",

@@ -58,10 +58,10 @@ def several_tasks(o: Options) -> bool:
 )
 def finetune(
     model: opt.ModelOrPreset,
-    train: str | Path | Sequence[str] | Mapping[str, str],
+    train: opt.TaskFiles,
     *,
     out: opt.RunFolder,
-    dev: str | Path | Sequence[str] | Mapping[str, str] | None = None,
+    dev: opt.TaskFiles | None = None,
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: opt.Label = None,
@@ -77,7 +77,7 @@ def finetune(
     batch: opt.RowBatch = None,
     monitor: opt.RowMonitor = None,
     shots: int | None = None,
-    unlabeled: str | Path | None = None,
+    unlabeled: str | Path | opt.Table | None = None,
     confidence_threshold: float = 0.9,
     distill_temperature: float | None = None,
     teacher: Sequence[str | Path | opt.ModelHandle] | str | Path | opt.ModelHandle = (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,7 +44,7 @@ def in_parallel(o: Options) -> bool:
 )
 def pretrain(
     model: str | Path | opt.ModelHandle,
-    data: Store | Sequence[str | Path] | str | Path | None = None,
+    data: Store | opt.Paths | Mapping[str, str | Path | opt.Table] | None = None,
     *,
     out: opt.RunFolder,
     objective: str | None = None,

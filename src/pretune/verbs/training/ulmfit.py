@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ def ulmfit(
     *,
     out: str | Path,
     backward_model: str | Path | opt.ModelHandle | None = None,
-    dev: str | Path | None = None,
-    unlabeled: Sequence[str | Path] = (),
+    dev: str | Path | opt.Table | None = None,
+    unlabeled: opt.Paths = (),
     split_by: opt.SplitBy = "auto",
     text_field: opt.TextField = None,
     encoding_errors: opt.EncodingErrors = "strict",
