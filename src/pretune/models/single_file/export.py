@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pretune.backbones.onnx_runtime import OnnxBackbone
@@ -299,12 +301,10 @@ is licensed under Apache-2.0; {license_of_weights(license)}
 
 def check_outputs(model: Model, root: Network, exported: Exported, source: str, tensors: dict[str, Tensor], tokenizer: str) -> None:  # fmt: skip
     """Raise an error if the file does not compute what the model computes."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_tensors(folder / WEIGHTS, tensors)
-        write_bytes(folder / TOKENIZER, tokenizer.encode())
+        save_file(tensors, folder / WEIGHTS)
+        (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
         module = ModuleType(f"pretune_single_file_{id(source)}")
         module.__file__ = str(folder / SCRIPT)
         sys.modules[module.__name__] = module  # dataclasses look it up
@@ -314,12 +314,17 @@ def check_outputs(model: Model, root: Network, exported: Exported, source: str, 
         finally:
             del sys.modules[module.__name__]
     for number, ours in enumerate(hidden_states(model, root, TEXTS)):
-        difference = float((ours - theirs[number]).abs().max()) / max(1.0, float(ours.abs().max()))
+        difference = largest(ours - theirs[number]) / max(1.0, largest(ours))
         if not difference < TOLERANCE:  # also true for NaN
             raise PretuneError(
                 f"{model.family.name}: the single file differs from the model by {difference:.2g} of the largest value, so it is "
                 "not usable; please report this as a bug"
             )
+
+
+def largest(x: Tensor) -> float:
+    """Return the largest absolute value of a tensor; 0 if it is empty."""
+    return float(x.abs().max()) if x.numel() else 0.0
 
 
 @torch.no_grad()

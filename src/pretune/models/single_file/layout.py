@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from pretune.models.single_file import interface
 
 LINE_LENGTH = 120
 # Names that only annotations use, with the import that defines each.
@@ -23,9 +27,8 @@ FOR_ANNOTATIONS = {
 
 
 def loaded(node: ast.AST) -> set[str]:
-    """Return the names that are read anywhere in a definition, except in annotations of functions and fields."""
-    found = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
-    return found | {x.id for part in ast.walk(node) if isinstance(part, ast.ClassDef) for y in part.bases for x in ast.walk(y) if isinstance(x, ast.Name)}  # fmt: skip
+    """Return the names that occur anywhere in a definition, in annotations too."""
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
 def drop_annotations(node: ast.AST, known: Collection[str]) -> None:
@@ -57,6 +60,7 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
         kept = {name: node for name, node in definitions.items() if name in used}
         nodes = [*kept.values(), end]
         attributes = {x.attr for node in nodes for x in ast.walk(node) if isinstance(x, ast.Attribute)} | set(public)
+        attributes |= {"__len__"} if any("len(packed)" in ast.unparse(node) for node in nodes) else set()
         changed = len(kept) < len(definitions)
         for node in kept.values():
             if isinstance(node, ast.ClassDef):
@@ -71,7 +75,7 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
 def is_used(line: ast.stmt, attributes: Collection[str]) -> bool:
     """Return whether a method or a field of a class is read anywhere."""
     if isinstance(line, ast.FunctionDef):
-        return line.name in attributes or line.name in ("forward", "__init__", "__len__")
+        return line.name in attributes or line.name in ("forward", "__init__")
     return not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.target.id in attributes
 
 
@@ -100,15 +104,38 @@ def write_source(header: str, imports: Mapping[str, str], definitions: Mapping[s
     plain = [node for node in constants if not isinstance(node.value, ast.Call | ast.Lambda)]
     late = [node for node in constants if node not in plain]
     blocks = [
-        header,
-        "from __future__ import annotations",
-        import_lines(every),
-        "\n".join(map(ast.unparse, plain)),
-        *map(ast.unparse, late),
-        *map(ast.unparse, others),
+        f"{header}\n\nfrom __future__ import annotations\n\n{import_lines(every)}\n\n"
+        + "\n".join(f"{ast.unparse(node)}{comment_of(node)}" for node in plain),
+        *map(to_text, late),
+        *map(to_text, others),
         end,
     ]
-    return format_source("\n\n\n".join(block for block in blocks if block.strip()) + "\n")
+    return format_source("\n\n\n".join(block for block in blocks if block.strip()))
+
+
+def to_text(node: ast.stmt) -> str:
+    """Return the source of a definition, without the parentheses that `ast.unparse` puts around tuples."""
+    lines = []
+    for line in ast.unparse(node).splitlines():
+        found = re.fullmatch(r"(.* = |\s*return |\s*yield )\((.*)\)", line)
+        bare = found and found[1] + found[2]
+        lines.append(bare if bare and same_code(bare, line) else line)
+    return "\n".join(lines)
+
+
+def same_code(text: str, other: str) -> bool:
+    """Return whether two lines of source mean the same."""
+    try:
+        return ast.dump(ast.parse(text.strip())) == ast.dump(ast.parse(other.strip()))
+    except SyntaxError:
+        return False
+
+
+def comment_of(node: ast.stmt) -> str:
+    """Return the comment after a constant of the interface in its source, or ""."""
+    names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+    found = re.search(rf"^{names[0]}\b[^#\n]*(  # .*)$", inspect.getsource(interface), re.MULTILINE)
+    return found[1] if found else ""
 
 
 def format_source(source: str) -> str:

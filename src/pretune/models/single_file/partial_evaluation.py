@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import copy
 import operator
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
@@ -265,6 +266,8 @@ class Folding(ast.NodeTransformer):
         function = self.scope.evaluate(node.func)
         if isinstance(function, Same) and function.values and all(isinstance(x, nn.Identity | Dropout) for x in function.values):
             return self.visit(node.args[0])
+        if ast.unparse(node.func) == "F.scaled_dot_product_attention":
+            node.keywords = [x for x in node.keywords if self.scope.evaluate(x.value) is not None]
         if ast.unparse(node.func) == "torch.cat" and (joined := self.visit(node.args[0])):
             if isinstance(joined, ast.List) and len(joined.elts) == 1:
                 return joined.elts[0]
@@ -384,7 +387,21 @@ def fold_function(node: ast.FunctionDef, scope: Scope) -> ast.FunctionDef:
                 elif isinstance(value, Same):
                     values[target.id] = value
         if ast.dump(made) == before:
-            return ast.fix_missing_locations(made)
+            break
+    if (docstring := ast.get_docstring(made)) is not None:
+        made.body[0] = ast.Expr(ast.Constant(without_clauses(docstring, set(stored_names(made)))))
+    return ast.fix_missing_locations(made)
+
+
+def without_clauses(docstring: str, names: Collection[str]) -> str:
+    """Return a docstring without its clauses, after a semicolon, about parameters that are not among the `names`.
+
+    >>> without_clauses("Return the states; `state` is a memory.", {"x"})
+    'Return the states.'
+    """
+    first, *clauses = docstring.split("; ")
+    kept = [clause for clause in clauses if set(re.findall(r"`(\w+)`", clause)) <= set(names)]
+    return "; ".join([first, *kept]).rstrip(".") + "."
 
 
 def first_line(docstring: str) -> str:

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import groupby
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,6 +37,7 @@ from pretune.nn.linear import LayerNorm, Linear, OutputLinear, RMSNorm
 from pretune.runtime.errors import PretuneError
 
 NETWORK = "The network of the model: its backbone and its heads."
+MOST_RUNS = 4  # of equal layers that are written one after the other
 CONSTANT = (type(None), bool, str, tuple)  # types of arguments for which a function is specialized
 # Attributes of contexts and batches that are constant in exported files, with their values.
 ABSENT = {"pattern": None} | {
@@ -304,6 +306,8 @@ class Program:
             return as_node_from(str(value))
         if callable(value):
             return self.activation(value)
+        if isinstance(value, range) and not value.start and value.step == 1:
+            return as_call("range", len(value))
         if isinstance(value, list | tuple | range | dict | str | int | float | bool | type(None)):
             return as_node(value)
         raise UnsupportedModel(
@@ -434,14 +438,15 @@ def reach_of(pattern: Pattern) -> tuple[int, int]:
 def several(items: list[ast.expr]) -> ast.expr:
     """Return the expression for a list of modules, without repetitions."""
     texts = [ast.unparse(item) for item in items]
+    runs = [(text, len(list(group))) for text, group in groupby(texts)]
     kinds = list(dict.fromkeys(texts))
-    if len(kinds) == 1 and len(items) > 1:
-        return as_node_from(f"[{kinds[0]} for _ in range({len(items)})]")
-    if len(kinds) < len(items):
-        order = [kinds.index(text) for text in texts]
+    if len(runs) == 1 and len(items) > 1:
+        return as_node_from(f"[{texts[0]} for _ in range({len(items)})]")
+    if len(runs) > MOST_RUNS and len(kinds) < len(items):
+        order = tuple(kinds.index(text) for text in texts)
         makers = ", ".join(f"lambda: {kind}" for kind in kinds)
-        return as_node_from(f"[make() for make in map([{makers}].__getitem__, {order})]")
-    return ast.List(items, ast.Load())
+        return as_node_from(f"[({makers})[kind]() for kind in {order}]")
+    return as_node_from(f"[{', '.join(text if n == 1 else f'*[{text} for _ in range({n})]' for text, n in runs)}]")
 
 
 def assignment(name: str, value: ast.expr) -> ast.stmt:
