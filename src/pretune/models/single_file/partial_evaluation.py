@@ -299,9 +299,11 @@ def as_node(value: Any) -> ast.expr:
 
 def stored_names(node: ast.AST) -> Counter[str]:
     """Return how often each name is assigned to in a function."""
-    found = Counter(x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store))
-    found.update(x.name for x in ast.walk(node) if isinstance(x, ast.FunctionDef))
-    found.update(x.arg for x in ast.walk(node) if isinstance(x, ast.arg))
+    found = Counter[str]()
+    for part in ast.walk(node):
+        match part:
+            case ast.Name(name, ast.Store()) | ast.FunctionDef(name) | ast.arg(name):
+                found[name] += 1
     return found
 
 

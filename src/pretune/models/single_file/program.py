@@ -81,6 +81,7 @@ class Program:
         self.inlined: dict[str, str] = {}  # function that returns one of its parameters → that parameter
         self.methods: dict[type, dict[str, ast.FunctionDef]] = {}
         self.parameters: dict[type, list[str]] = {}  # of the constructor of each class
+        self.read: set[str] = set()  # attributes that are read from other objects than `self`
 
     # -- names ------------------------------------------------------------------------------------------------------
 
@@ -178,6 +179,7 @@ class Program:
             for kind in list(self.methods):
                 for name in names & own_methods(kind):
                     self.method(kind, name)
+        self.read = self.accessed()
         parts = {name: ast.unparse(self.construct(part)) for name, part in self.root.named_children()}
         lines = ["super().__init__()", *(f"self.{name} = {text}" for name, text in parts.items())]
         source = f'class Network(nn.Module):\n    """{NETWORK}"""\n    def __init__(self):\n        ' + "\n        ".join(lines)
@@ -268,7 +270,7 @@ class Program:
             for x in ast.walk(method)
             if isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name) and x.value.id == "self"
         }
-        read = self.accessed() | own
+        read = self.read | own
         first = instances[0]
         tensors = [*first._parameters, *(name for name in first._buffers if name not in first._non_persistent_buffers_set)]
         names = [name for name in vars(first) if name in read and not name.startswith("_") and name != "training"]
