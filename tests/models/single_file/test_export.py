@@ -7,7 +7,9 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from pretune.inference.predict import Predictor, blank_predictions, rows_without
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
 from pretune.models.single_file.export import FAMILIES, export_single_file
+from pretune.nn.attention.patterns import causal
 from pretune.objectives import Task, parse_objective
 from pretune.runtime.errors import PretuneError
 from tests.support.tiny_models import random_model, small_tokenizer, tiny
@@ -31,22 +34,31 @@ TEXTS = [
     "",
     "Yes",
     "Zoë paid 3 € — naïve? 😀 \u202eabc\u0301 \ue000\ue0f0 [MASK] [SEP] </s>\t北京",
-    "She read the letter twice, folded it, and put it back into the drawer without a word to anybody in the house. " * 3,
+    "She read the letter twice, folded it, and put it back into the drawer without a word to anybody in the house. "
+    * 3,
 ]
 PAIRS = ["No.", "It left.", "", "one two three", "Nobody had expected that; prices rose in March. " * 9]
 MASKED = ["The [MASK] leaves at [MASK].", "[MASK] 😀"]
 PROMPTS = ["The ferry", "She read the letter", "Yes"]
 LABELS = ("a", "b", "c")
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-# The heads that a family is tested with; BERT has all of them.
 CLASSIFY, MANY = "classify", "classify(multi_label=true,pooling=mean)"
-HEADS: dict[str, tuple[str, ...]] = {
-    "bert": (CLASSIFY, MANY, "classify(pooling=attention)", "regress", "tag", "contrast", "mlm", "lm", "none"),
-    "albert": ("mlm",), "camembert": ("contrast",), "deberta": ("mlm",), "deberta-v2": ("tag",), "distilbert": ("regress",),
-    "electra": (CLASSIFY,), "ernie": (MANY,), "gpt2": ("lm", CLASSIFY), "modernbert": (CLASSIFY, "mlm"),
-    "mpnet": ("contrast",), "openai-gpt": ("lm",), "roberta": ("mlm", "tag"), "xlm-roberta": (CLASSIFY,), "xlnet": (CLASSIFY,),
+# The heads that families are tested with: first the cases of every run, then those of long runs.
+QUICK: dict[str, tuple[str, ...]] = {
+    "bert": (CLASSIFY, "regress", "tag", "contrast", "mlm"), "gpt2": ("lm",), "modernbert": (MANY,), "deberta": ("mlm",),
 }  # fmt: skip
-CASES = [(family, head) for family, heads in HEADS.items() for head in heads]
+LONG: dict[str, tuple[str, ...]] = {
+    "bert": (MANY, "classify(pooling=attention)", "lm", "none", "classify on mix"),
+    "albert": ("mlm",), "camembert": ("contrast",), "deberta-v2": ("tag",), "distilbert": ("regress",),
+    "electra": (CLASSIFY,), "ernie": (MANY,), "gpt2": (CLASSIFY,), "modernbert": (CLASSIFY, "mlm"), "mpnet": ("contrast",),
+    "openai-gpt": ("lm",), "roberta": ("mlm", "tag"), "xlm-roberta": (CLASSIFY,), "xlnet": (CLASSIFY,),
+}  # fmt: skip
+GROUPS = [[(family, head) for family, heads in table.items() for head in heads] for table in (QUICK, LONG)]
+CASES = [
+    pytest.param(group, *case, marks=[pytest.mark.end_to_end] * group)
+    for group, cases in enumerate(GROUPS)
+    for case in cases
+]
 # Imports of pretune and of everything that a small environment does not have fail in the program that uses the files.
 PROGRAM = """
 import importlib.util, json, sys
@@ -110,8 +122,11 @@ def takes_pairs(task: Any, family: str) -> bool:
 def expected_answers(model: Model, family: str, objectives: list[Any]) -> dict[str, Any]:
     """Return the answers of pretune."""
     found: dict[str, Any] = {"states": [[]] * len(TEXTS)}
+    pattern = causal if objectives and objectives[0].name == "lm" else None
     for batch in text_batches(model, TEXTS):
-        parts = model.backbone(*batch.packed).last.split(batch.packed[0].offsets.diff().tolist())
+        parts = model.backbone(replace(batch.packed[0], pattern=pattern)).last.split(
+            batch.packed[0].offsets.diff().tolist()
+        )
         for row, part in zip(batch.rows, parts, strict=False):
             found["states"][row] = part.tolist()
     objective = objectives[0] if objectives else None
@@ -122,7 +137,7 @@ def expected_answers(model: Model, family: str, objectives: list[Any]) -> dict[s
     elif objective is None or objective.name == "contrast":
         task: Any = objective or parse_objective("contrast").objectives[0]
         head = task.head(model.backbone) if objective is None else model.root.heads["contrast"]
-        rows = {}
+        rows: dict[int, Any] = {}
         for batch in text_batches(model, TEXTS):
             rows |= zip(batch.rows.tolist(), task.outputs(head, model.backbone, batch).tolist(), strict=False)
         found["embed"] = [rows[row] for row in range(len(TEXTS))]
@@ -154,10 +169,15 @@ class Results:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder = tmp_path_factory.mktemp("single")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Results]:
+    """Return a function that exports a group of cases, once, and runs all of them in one other process."""
+    return cache(lambda group: run_cases(GROUPS[group], tmp_path_factory.mktemp("single")))
+
+
+def run_cases(cases: list[tuple[str, str]], folder: Path) -> Results:
+    """Export models, and return their answers in pretune and in another process without pretune."""
     expected, methods, pairs = {}, {}, {}
-    for family, head in CASES:
+    for family, head in cases:
         model, objectives = make_model(family, head)
         name = f"{family}-{head}"
         expected[name] = expected_answers(model, family, objectives)
@@ -167,9 +187,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         pairs[name] = PAIRS if "pairs" in expected[name] else []
     job = {"methods": methods, "texts": TEXTS, "pairs": pairs, "masked": MASKED, "prompts": PROMPTS}
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, cwd=folder, env={}, check=False
-    )
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={}, check=False)
     assert done.returncode == 0, done.stderr
     return Results(folder, expected, json.loads((folder / "found.json").read_text(encoding="utf-8")))
 
@@ -190,9 +209,11 @@ def assert_close(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize(("family", "head"), CASES)
-def test_exported_files_give_the_answers_of_pretune(family: str, head: str, results: Results) -> None:
-    found, expected = results.found[f"{family}-{head}"], results.expected[f"{family}-{head}"]
+@pytest.mark.parametrize(("group", "family", "head"), CASES)
+def test_exported_files_give_the_answers_of_pretune(
+    group: int, family: str, head: str, results: Callable[[int], Results]
+) -> None:
+    found, expected = (table[f"{family}-{head}"] for table in (results(group).found, results(group).expected))
     if "sampled" in found:
         likeliest, *drawn = found.pop("sampled")
         assert likeliest == found["generate"]
@@ -200,12 +221,14 @@ def test_exported_files_give_the_answers_of_pretune(family: str, head: str, resu
     assert_close(found, json.loads(json.dumps(expected)))
 
 
-@pytest.mark.parametrize(("family", "head"), CASES)
-def test_exported_files_are_short_clean_and_import_little(family: str, head: str, results: Results) -> None:
-    file = results.folder / f"{family}-{head}" / "model.py"
+@pytest.mark.parametrize(("group", "family", "head"), CASES)
+def test_exported_files_are_short_and_import_little(
+    group: int, family: str, head: str, results: Callable[[int], Results]
+) -> None:
+    file = results(group).folder / f"{family}-{head}" / "model.py"
     source = file.read_text(encoding="utf-8")
     assert source.count("\n") < 620
-    assert str(results.folder) not in source
+    assert str(file.parent) not in source
     imported = {
         name.split(".")[0]
         for node in ast.walk(ast.parse(source))
@@ -220,18 +243,23 @@ def test_exported_files_are_short_clean_and_import_little(family: str, head: str
     assert imported - sys.stdlib_module_names == {"torch", "tokenizers"}
 
 
-def test_exported_files_pass_ruff(results: Results) -> None:
-    files = [str(file) for file in results.folder.glob("*/model.py")]
-    assert len(files) == len(CASES)
+@pytest.mark.parametrize("group", [0, pytest.param(1, marks=pytest.mark.end_to_end)])
+def test_exported_files_pass_ruff(group: int, results: Callable[[int], Results]) -> None:
+    files = [str(file) for file in results(group).folder.glob("*/model.py")]
+    assert len(files) == len(GROUPS[group])
     ruff = Path(sys.executable).with_name("ruff")
-    checked = subprocess.run([ruff, "check", "--isolated", "--select", "E4,E7,E9,F,I", *files], capture_output=True, text=True)
+    checked = subprocess.run(
+        [ruff, "check", "--isolated", "--select", "E4,E7,E9,F,I", *files], capture_output=True, text=True
+    )
     assert checked.returncode == 0, checked.stdout
-    formatted = subprocess.run([ruff, "format", "--isolated", "--line-length", "120", "--check", *files], capture_output=True)
+    formatted = subprocess.run(
+        [ruff, "format", "--isolated", "--line-length", "120", "--check", *files], capture_output=True
+    )
     assert formatted.returncode == 0
 
 
 def test_every_supported_family_is_tested() -> None:
-    assert HEADS.keys() == set(FAMILIES)
+    assert QUICK.keys() | LONG.keys() == set(FAMILIES)
 
 
 def test_the_verb_writes_a_folder_that_runs_on_the_command_line(tmp_path: Path) -> None:
@@ -243,12 +271,14 @@ def test_the_verb_writes_a_folder_that_runs_on_the_command_line(tmp_path: Path) 
     with pytest.raises(PretuneError, match="not empty"):
         pt.export(model, out=tmp_path / "out", format="single-file")
     done = subprocess.run([sys.executable, tmp_path / "out" / "model.py", "the [MASK]"], capture_output=True, text=True, check=True)  # fmt: skip
-    assert json.loads(done.stdout)["gaps"] == pt.fill(model, ["the [MASK]"])[0]["gaps"]
+    assert_close(json.loads(done.stdout), MaskFiller.load(model).fill("the [MASK]"))
 
 
 def test_other_families_are_refused_with_a_list(tmp_path: Path) -> None:
     model = tiny("t5-tiny", small_tokenizer("wordpiece"), tmp_path / "t5", "autoencode")
-    with pytest.raises(PretuneError, match=r"^t5 models cannot be written as a single file, only albert, bert, .*export it"):
+    with pytest.raises(
+        PretuneError, match=r"^t5 models cannot be written as a single file, only albert, bert, .*export it"
+    ):
         pt.export(model, out=tmp_path / "out", format="single-file")
 
 
@@ -261,8 +291,11 @@ def test_heads_that_are_missing_or_not_supported_are_refused(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_quantized_models_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "message"), [("torch", "quantized models cannot"), ("onnx", "an ONNX graph cannot")]
+)
+def test_quantized_models_are_refused(backend: Any, message: str, tmp_path: Path) -> None:
     model = tiny("bert-tiny", small_tokenizer("wordpiece"), tmp_path / "bert", "mlm")
-    pt.quantize(model, out=tmp_path / "int8")
-    with pytest.raises(PretuneError, match="quantized models cannot be written as a single file"):
-        pt.export(tmp_path / "int8", out=tmp_path / "out", format="single-file")
+    pt.quantize(model, out=tmp_path / backend, backend=backend)
+    with pytest.raises(PretuneError, match=f"{message} be written as a single file"):
+        pt.export(tmp_path / backend, out=tmp_path / "out", format="single-file")

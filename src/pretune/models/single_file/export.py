@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,7 @@ from pretune.models.length_bucketing import arrange_texts, batches_by_length
 from pretune.models.model import Model, Network
 from pretune.models.single_file import interface
 from pretune.models.single_file.layout import write_source
-from pretune.models.single_file.program import Program, UnsupportedModel
+from pretune.models.single_file.program import Program, UnsupportedModelError
 from pretune.nn.attention.patterns import Pattern, causal
 from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import Objective, Task
@@ -46,7 +47,12 @@ FAMILIES = (
 HEADS = ("classify", "regress", "tag", "contrast", "mlm", "lm")
 TOLERANCE = 1e-4  # the largest accepted difference, relative to the largest output
 # The texts on which a file is compared with its model before it is written.
-TEXTS = ("The ferry leaves at nine.", "Yes.", "", "Prices rose by 3.5 % in March;\tnobody — not even Zoë 😀 — had expected that.")
+TEXTS = (
+    "The ferry leaves at nine.",
+    "Yes.",
+    "",
+    "Prices rose by 3.5 % in March;\tnobody — not even Zoë 😀 — had expected that.",
+)
 ADVICE = "export it with --format hf, or use it with pretune"
 
 
@@ -74,15 +80,14 @@ def export_single_file(model: Model, folder: Path, objectives: Sequence[Objectiv
     check_supported(model)
     exported = choose_head(model, objectives, head)
     root = Network(model.backbone, [(exported.head, exported.module)]).cpu().eval()
-    if exported.kind is interface.Generator:
-        make_causal(root)
     tensors = {name: x.detach().clone().contiguous() for name, x in root.state_dict().items()}
-    try:
-        source = single_file_source(model, root, exported, license)
-    except UnsupportedModel as error:
-        raise PretuneError(f"{error}; {ADVICE}") from error
     tokenizer = json.dumps(model.require_tokenizer().without_special_tokens(), ensure_ascii=False, indent=1)
-    check_outputs(model, root, exported, source, tensors, tokenizer)
+    with causal_attention(root) if exported.kind is interface.Generator else nullcontext():
+        try:
+            source = single_file_source(model, root, exported, license)
+        except UnsupportedModelError as error:
+            raise PretuneError(f"{error}; {ADVICE}") from error
+        check_outputs(model, root, source, tensors, tokenizer)
     write_tensors(folder / WEIGHTS, tensors)
     write_bytes(folder / TOKENIZER, tokenizer.encode())
     write_bytes(folder / SCRIPT, source.encode())
@@ -114,11 +119,18 @@ def check_supported(model: Model) -> None:
     model.require_tokenizer()
 
 
-def make_causal(root: Network) -> None:
-    """Restrict all attention layers of a language model to earlier tokens."""
-    for module in root.modules():
-        if isinstance(pattern := getattr(module, "pattern", None), Pattern):
-            module.pattern = pattern & causal
+@contextmanager
+def causal_attention(root: Network) -> Iterator[None]:
+    """Restrict all attention layers of a network to earlier tokens while the `with` block runs."""
+    layers: list[Any] = [module for module in root.modules() if isinstance(getattr(module, "pattern", None), Pattern)]
+    patterns = [layer.pattern for layer in layers]
+    for layer in layers:
+        layer.pattern = layer.pattern & causal
+    try:
+        yield
+    finally:
+        for layer, pattern in zip(layers, patterns, strict=True):
+            layer.pattern = pattern
 
 
 def choose_head(model: Model, objectives: Sequence[Objective], head: str | None) -> Exported:
@@ -153,7 +165,12 @@ def exported_head(model: Model, objective: Objective) -> Exported:
             return Exported(interface.Regressor, name, module, 'predict(["some text"])', settings)
         case Tag() if task.predicate is None:
             usual = task.default_tag or ("O" if "O" in task.labels else task.labels[0])
-            settings |= {"LABELS": tuple(task.labels), "SCHEME": task.written, "DEFAULT_TAG": usual, "OVERLAP": task.overlap}
+            settings |= {
+                "LABELS": tuple(task.labels),
+                "SCHEME": task.written,
+                "DEFAULT_TAG": usual,
+                "OVERLAP": task.overlap,
+            }
             return Exported(interface.Tagger, name, module, 'predict(["some text"])', settings)
         case Contrast():
             return embedder(model, module, name, task.described, settings)
@@ -224,7 +241,9 @@ def single_file_source(model: Model, root: Network, exported: Exported, license:
     program.require(exported.kind.__name__, interface)
     program.imports |= {"Path": "from pathlib import Path", "json": "import json", "sys": "import sys"}
     public = {"states", "tokenize", exported.method}
-    return write_source(header(model, exported, license), program.imports, program.definitions, ending(exported), public)
+    return write_source(
+        header(model, exported, license), program.imports, program.definitions, ending(exported), public
+    )
 
 
 def header(model: Model, exported: Exported, license: str | None) -> str:
@@ -299,7 +318,7 @@ is licensed under Apache-2.0; {license_of_weights(license)}
 """
 
 
-def check_outputs(model: Model, root: Network, exported: Exported, source: str, tensors: dict[str, Tensor], tokenizer: str) -> None:  # fmt: skip
+def check_outputs(model: Model, root: Network, source: str, tensors: dict[str, Tensor], tokenizer: str) -> None:
     """Raise an error if the file does not compute what the model computes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -172,7 +172,7 @@ class Classifier(TextModel):
         """Return the label and the probabilities of each text; they are None for a text without tokens."""
         sides = [[self.tokenize(text) for text in side] for side in ((texts,) if pairs is None else (texts, pairs))]
         rows = list(zip(*sides, strict=True))
-        answers = []
+        answers: list[dict[str, Any]] = []
         for row, logits in zip(rows, self.outputs([self.frame(*row) for row in rows]), strict=True):
             if MULTI_LABEL:
                 values = logits.double().sigmoid().tolist()
@@ -223,8 +223,8 @@ class Tagger(TextModel):
                     shown[number][word], probabilities[number][word] = near, float(shares[best])
                     tags[number][word] = LABELS[best]
         answers = []
-        for words, found, shares in zip(sentences, tags, probabilities, strict=True):
-            answer: dict[str, Any] = {"tags": convert_tags(found, SCHEME), "probabilities": shares}
+        for words, found, certain in zip(sentences, tags, probabilities, strict=True):
+            answer: dict[str, Any] = {"tags": convert_tags(found, SCHEME), "probabilities": certain}
             if SCHEME != "plain":
                 answer["entities"] = [
                     {"label": e.kind, "text": " ".join(words[e.first : e.last + 1]), "first": e.first, "last": e.last}
@@ -360,7 +360,7 @@ def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tenso
     if top_k is not None:
         dropped[top_k:] = True
     if top_p is not None:
-        dropped |= shares.masked_fill(dropped, 0.0).cumsum(-1) - shares >= top_p * shares.masked_fill(dropped, 0.0).sum()
+        dropped |= (
+            shares.masked_fill(dropped, 0.0).cumsum(-1) - shares >= top_p * shares.masked_fill(dropped, 0.0).sum()
+        )
     return logits.index_fill(0, order[dropped], -torch.inf)
-
-

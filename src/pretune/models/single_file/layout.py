@@ -60,7 +60,7 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
         kept = {name: node for name, node in definitions.items() if name in used}
         nodes = [*kept.values(), end]
         attributes = {x.attr for node in nodes for x in ast.walk(node) if isinstance(x, ast.Attribute)} | set(public)
-        attributes |= {"__len__"} if any("len(packed)" in ast.unparse(node) for node in nodes) else set()
+        attributes |= {"__len__"} if any(map(measures_batches, nodes)) else set()
         changed = len(kept) < len(definitions)
         for node in kept.values():
             if isinstance(node, ast.ClassDef):
@@ -70,6 +70,12 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
         definitions = kept
         if not changed:
             return dict(kept)
+
+
+def measures_batches(node: ast.AST) -> bool:
+    """Return whether code calls len(packed)."""
+    calls = (x for x in ast.walk(node) if isinstance(x, ast.Call) and x.args)
+    return any(isinstance(x.args[0], ast.Name) and x.args[0].id == "packed" and isinstance(x.func, ast.Name) and x.func.id == "len" for x in calls)  # fmt: skip
 
 
 def is_used(line: ast.stmt, attributes: Collection[str]) -> bool:

@@ -235,7 +235,9 @@ class Folding(ast.NodeTransformer):
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             pairs = list(zip(target.elts, value.elts, strict=True))
-            known = [pair for pair in pairs if isinstance(pair[0], ast.Name) and type(self.scope.evaluate(pair[1])) in PLAIN]
+            known = [
+                pair for pair in pairs if isinstance(pair[0], ast.Name) and type(self.scope.evaluate(pair[1])) in PLAIN
+            ]
             if known:
                 other = [pair for pair in pairs if pair not in known]
                 lines = [ast.Assign([name], ast.Constant(self.scope.evaluate(x))) for name, x in known]
@@ -255,35 +257,44 @@ class Folding(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         """Replace an attribute of the context that exported code does not have by its default."""
-        if isinstance(node.value, ast.Name) and node.value.id in ("context", "packed") and node.attr in self.scope.absent:
+        if (
+            isinstance(node.value, ast.Name)
+            and node.value.id in ("context", "packed")
+            and node.attr in self.scope.absent
+        ):
             return as_node(self.scope.absent[node.attr])
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
         """Remove calls that change nothing: of identities, of dropout, and casts of parameters to their own type."""
-        if ast.unparse(node.func) == "effective_pattern" and self.scope.evaluate(node.args[1]) is None:
-            return self.visit(node.args[0])
         function = self.scope.evaluate(node.func)
-        if isinstance(function, Same) and function.values and all(isinstance(x, nn.Identity | Dropout) for x in function.values):
+        if (
+            isinstance(function, Same)
+            and function.values
+            and all(isinstance(x, nn.Identity | Dropout) for x in function.values)
+        ):
             return self.visit(node.args[0])
-        if ast.unparse(node.func) == "F.scaled_dot_product_attention":
-            node.keywords = [x for x in node.keywords if self.scope.evaluate(x.value) is not None]
-        if ast.unparse(node.func) == "torch.cat" and (joined := self.visit(node.args[0])):
-            if isinstance(joined, ast.List) and len(joined.elts) == 1:
-                return joined.elts[0]
-            node.args[0] = joined
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "to" and len(node.args) == 1:
-            cast = self.scope.evaluate(node.args[0])
-            tensor = self.scope.evaluate(node.func.value)
-            own = isinstance(tensor, Same) and ast.unparse(node.args[0]).endswith(".dtype")
-            if cast is torch.float32 or own:
-                return self.visit(node.func.value)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and len(node.args) == 1:
-            if isinstance(self.scope.evaluate(node.func.value), frozenset):
-                (key,) = node.args
+        match node.func, node.args:
+            case ast.Name("effective_pattern"), [pattern, other] if self.scope.evaluate(other) is None:
+                return self.visit(pattern)
+            case ast.Attribute(ast.Name("F"), "scaled_dot_product_attention"), _:
+                node.keywords = [x for x in node.keywords if self.scope.evaluate(x.value) is not None]
+            case ast.Attribute(ast.Name("torch"), "cat"), [ast.ListComp() as parts, *_]:
+                node.args[0] = self.visit(parts)
+                if isinstance(node.args[0], ast.List) and len(node.args[0].elts) == 1:
+                    return node.args[0].elts[0]
+            case ast.Attribute(tensor, "to"), [kind]:
+                own = (
+                    isinstance(kind, ast.Attribute)
+                    and kind.attr == "dtype"
+                    and isinstance(self.scope.evaluate(tensor), Same)
+                )
+                if own or self.scope.evaluate(kind) is torch.float32:
+                    return self.visit(tensor)
+            case ast.Attribute(columns, "get"), [key] if isinstance(self.scope.evaluate(columns), frozenset):
                 if self.scope.evaluate(key) not in self.scope.columns:
                     return ast.Constant(None)
-                return ast.Subscript(self.visit(node.func.value), key, ast.Load())
+                return ast.Subscript(self.visit(columns), key, ast.Load())
         return self.generic_visit(node)
 
 

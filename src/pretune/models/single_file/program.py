@@ -47,7 +47,7 @@ ABSENT = {"pattern": None} | {
 }
 
 
-class UnsupportedModel(PretuneError):
+class UnsupportedModelError(PretuneError):
     """An error for a network with parts that cannot be written into a single file."""
 
 
@@ -112,12 +112,10 @@ class Program:
         if isinstance(node, ast.ClassDef):
             if name not in self.definitions:
                 self.plain_class(node, module)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            if name not in self.definitions:
-                made = copy.deepcopy(node)
-                assert made.value is not None
-                value = self.link(made.value, Scope(vars(module)), module)
-                self.definitions[name] = assignment(name, value)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and name not in self.definitions:
+            made = copy.deepcopy(node)
+            assert made.value is not None
+            self.definitions[name] = assignment(name, self.link(made.value, Scope(vars(module)), module))
         return ast.Name(name, ast.Load())
 
     def scope(self, module: ModuleType, **known: Any) -> Scope:
@@ -130,7 +128,9 @@ class Program:
         if key in self.variants:
             return self.variants[key]
         name, taken = value.__name__, set(self.variants.values())
-        self.variants[key] = name if name not in taken else next(n for i in range(2, 99) if (n := f"{name}_{i}") not in taken)
+        self.variants[key] = (
+            name if name not in taken else next(n for i in range(2, 99) if (n := f"{name}_{i}") not in taken)
+        )
         module = sys.modules[value.__module__]
         node = module_tree(value.__module__)[name]
         assert isinstance(node, ast.FunctionDef)
@@ -158,7 +158,7 @@ class Program:
             elif isinstance(line, ast.AnnAssign) and line.value is not None:
                 line.value = self.link(line.value, Scope(vars(module)), module)
             elif isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant):
-                line.value = ast.Constant(first_line(line.value.value))
+                line.value = ast.Constant(first_line(str(line.value.value)))
         del self.definitions[node.name]
         self.definitions[node.name] = made
 
@@ -182,7 +182,10 @@ class Program:
         self.read = self.accessed()
         parts = {name: ast.unparse(self.construct(part)) for name, part in self.root.named_children()}
         lines = ["super().__init__()", *(f"self.{name} = {text}" for name, text in parts.items())]
-        source = f'class Network(nn.Module):\n    """{NETWORK}"""\n    def __init__(self):\n        ' + "\n        ".join(lines)
+        source = (
+            f'class Network(nn.Module):\n    """{NETWORK}"""\n    def __init__(self):\n        '
+            + "\n        ".join(lines)
+        )
         self.definitions["Network"] = ast.parse(source).body[0]
 
     def method(self, kind: type, name: str) -> None:
@@ -217,13 +220,18 @@ class Program:
             if isinstance(x, ast.Attribute) and not (isinstance(x.value, ast.Name) and x.value.id in ("self", "torch", "F", "nn"))
         }  # fmt: skip
 
-    def construct(self, module: nn.Module) -> ast.expr:
+    def construct(self, module: Any) -> ast.expr:
         """Return the expression that builds a module of the network, and add its class."""
         kind = type(module)
         if isinstance(module, nn.Identity | Dropout):
             return as_call("nn.Identity")
         if kind in (Linear, OutputLinear, nn.Linear):
-            return as_call("nn.Linear", module.in_features, module.out_features, **({} if module.bias is not None else {"bias": False}))
+            return as_call(
+                "nn.Linear",
+                module.in_features,
+                module.out_features,
+                **({} if module.bias is not None else {"bias": False}),
+            )
         if kind in (LayerNorm, nn.LayerNorm):
             options = {"eps": module.eps} | ({} if module.bias is not None else {"bias": False})
             return as_call("nn.LayerNorm", *module.normalized_shape, **options)
@@ -231,7 +239,10 @@ class Program:
             options = {"eps": module.eps} | ({} if module.weight is not None else {"elementwise_affine": False})
             return as_call("nn.RMSNorm", *module.normalized_shape, **options)
         if kind is nn.ModuleDict:
-            return as_call("nn.ModuleDict", ast.Dict([ast.Constant(x) for x in module], [self.construct(x) for x in module.values()]))
+            return as_call(
+                "nn.ModuleDict",
+                ast.Dict([ast.Constant(x) for x in module], [self.construct(x) for x in module.values()]),
+            )
         if kind is nn.ModuleList:
             return as_call("nn.ModuleList", several([self.construct(child) for child in module]))
         if isinstance(module, nn.Sequential):
@@ -239,8 +250,10 @@ class Program:
                 self.module_class(kind, "nn.Sequential")
             return as_call("nn.Sequential" if kind is nn.Sequential else kind.__name__, *map(self.construct, module))
         if kind.__module__.startswith("torch.nn"):
-            if list(module.parameters()) or list(module.buffers()):
-                raise UnsupportedModel(f"a {kind.__name__} cannot be written into a single file; export it with --format hf")
+            if any(True for _ in (*module.parameters(), *module.buffers())):
+                raise UnsupportedModelError(
+                    f"a {kind.__name__} cannot be written into a single file; export it with --format hf"
+                )
             return as_node_from(f"nn.{module!r}")
         self.module_class(kind)
         values = {name: self.value(module, name) for name in self.parameters[kind]}
@@ -257,10 +270,11 @@ class Program:
         if base == "nn.Module":
             body, self.parameters[kind] = self.constructor(kind, instances)
         merge_forwarding(self.methods.get(kind, {}))
+        made = ast.parse(f"class {kind.__name__}({base}):\n    pass").body[0]
+        assert isinstance(made, ast.ClassDef)
         docstring = [ast.Expr(ast.Constant(first_line(kind.__doc__)))] if kind.__doc__ else []
-        self.definitions[kind.__name__] = ast.fix_missing_locations(
-            ast.ClassDef(kind.__name__, [as_node_from(base)], [], [*docstring, *body, *self.methods.get(kind, {}).values()], [], type_params=[])
-        )  # fmt: skip
+        made.body = [*docstring, *body, *self.methods.get(kind, {}).values()]
+        self.definitions[kind.__name__] = ast.fix_missing_locations(made)
 
     def constructor(self, kind: type, instances: tuple[nn.Module, ...]) -> tuple[list[ast.stmt], list[str]]:
         """Return `__init__` of a class, as a list, and its parameters: the attributes that differ between modules."""
@@ -272,7 +286,10 @@ class Program:
         }
         read = self.read | own
         first = instances[0]
-        tensors = [*first._parameters, *(name for name in first._buffers if name not in first._non_persistent_buffers_set)]
+        tensors = [
+            *first._parameters,
+            *(name for name in first._buffers if name not in first._non_persistent_buffers_set),
+        ]
         names = [name for name in vars(first) if name in read and not name.startswith("_") and name != "training"]
         names += [name for name in tensors if getattr(first, name) is not None or name in read]
         names += [
@@ -283,7 +300,7 @@ class Program:
         lines, parameters = ["super().__init__()"], []
         for name in dict.fromkeys(names):
             if not all(hasattr(instance, name) for instance in instances):
-                raise UnsupportedModel(f"{kind.__name__} has the attribute {name} in some layers only")
+                raise UnsupportedModelError(f"{kind.__name__} has the attribute {name} in some layers only")
             values = [self.value(instance, name) for instance in instances]
             if len(set(map(ast.unparse, values))) == 1:
                 lines.append(f"self.{name} = {ast.unparse(values[0])}")
@@ -312,7 +329,7 @@ class Program:
             return as_call("range", len(value))
         if isinstance(value, list | tuple | range | dict | str | int | float | bool | type(None)):
             return as_node(value)
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{type(module).__name__}.{name} is a {type(value).__name__}, which cannot be written into a single file"
         )
 
@@ -324,7 +341,7 @@ class Program:
             assert isinstance(key, ast.Constant)
             if ACTIVATIONS[str(key.value)] is value:
                 return self.link(copy.deepcopy(expression), Scope(vars(module)), module)  # type: ignore[no-any-return]
-        raise UnsupportedModel(f"the function {value!r} cannot be written into a single file")
+        raise UnsupportedModelError(f"the function {value!r} cannot be written into a single file")
 
 
 class Linking(ast.NodeTransformer):
@@ -361,7 +378,12 @@ class Linking(ast.NodeTransformer):
         """Replace an attribute that is a plain function, such as an activation, by that function."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and self.scope.instances:
             value = attribute(self.scope.instances, node.attr)
-            if value is not UNKNOWN and callable(value) and not isinstance(value, type) and node.attr in vars(self.scope.instances[0]):
+            if (
+                value is not UNKNOWN
+                and callable(value)
+                and not isinstance(value, type)
+                and node.attr in vars(self.scope.instances[0])
+            ):
                 found = self.program.activation(value)
                 if isinstance(found, ast.Name | ast.Attribute):
                     return found
@@ -372,7 +394,10 @@ class Linking(ast.NodeTransformer):
         if not isinstance(node.func, ast.Name) or node.func.id in self.local:
             return self.generic_visit(node)
         target = self.scope.evaluate(node.func)
-        if target is inspect.getattr_static(sys.modules["dataclasses"], "replace") and ast.unparse(node.args[0]) == "context":
+        if (
+            target is inspect.getattr_static(sys.modules["dataclasses"], "replace")
+            and ast.unparse(node.args[0]) == "context"
+        ):
             kept = [x for x in node.keywords if x.arg not in ABSENT]
             node.keywords = kept
             return self.generic_visit(node) if kept else self.visit(node.args[0])
@@ -399,15 +424,15 @@ class Linking(ast.NodeTransformer):
                 constants[name] = value
         if isinstance(replaced, type):
             constants = {name: value for name, value in constants.items() if value is None}
-            name = self.program.require(replaced.__name__, sys.modules[replaced.__module__])
+            self.program.require(replaced.__name__, sys.modules[replaced.__module__])
+            function = replaced.__name__
         else:
-            name = ast.Name(self.program.function(replaced, constants), ast.Load())
+            function = self.program.function(replaced, constants)
         left = {key: self.visit(x) for key, x in given.items() if key not in constants}
-        assert isinstance(name, ast.Name)
-        if name.id in self.program.inlined:
-            return left[self.program.inlined[name.id]]
+        if function in self.program.inlined:
+            return left[self.program.inlined[function]]
         return ast.Call(
-            name,
+            ast.Name(function, ast.Load()),
             [x for key, x in left.items() if key not in named],
             [ast.keyword(key, x) for key, x in left.items() if key in named],
         )
@@ -433,7 +458,7 @@ def own_methods(kind: type) -> set[str]:
 def reach_of(pattern: Pattern) -> tuple[int, int]:
     """Return how far back and ahead a pattern attends, -1 for no limit; raise an error if it is not a window."""
     if pattern.reach is None:
-        raise UnsupportedModel(f"the attention pattern {pattern.name!r} cannot be written into a single file")
+        raise UnsupportedModelError(f"the attention pattern {pattern.name!r} cannot be written into a single file")
     return pattern.reach
 
 
