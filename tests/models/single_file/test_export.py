@@ -48,7 +48,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "bert": (CLASSIFY, "regress", "tag", "contrast", "mlm"), "gpt2": ("lm",), "modernbert": (MANY,), "deberta": ("mlm",),
 }  # fmt: skip
 LONG: dict[str, tuple[str, ...]] = {
-    "bert": (MANY, "classify(pooling=attention)", "lm", "none", "classify on mix"),
+    "bert": (MANY, "classify(pooling=attention)", "classify(pooling=concat)", "lm", "none", "classify on mix"),
     "albert": ("mlm",), "camembert": ("contrast",), "deberta-v2": ("tag",), "distilbert": ("regress",),
     "electra": (CLASSIFY,), "ernie": (MANY,), "gpt2": (CLASSIFY,), "modernbert": (CLASSIFY, "mlm"), "mpnet": ("contrast",),
     "openai-gpt": ("lm",), "roberta": ("mlm", "tag"), "xlm-roberta": (CLASSIFY,), "xlnet": (CLASSIFY,),

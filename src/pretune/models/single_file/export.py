@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from pretune.nn.attention.patterns import Pattern, causal
 from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import Objective, Task
 from pretune.objectives.tasks.classify import Classify
-from pretune.objectives.tasks.contrast import Contrast, prompt_tokens
+from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.objectives.tasks.regress import Regress
 from pretune.objectives.tasks.tag import Tag
@@ -87,7 +88,7 @@ def export_single_file(model: Model, folder: Path, objectives: Sequence[Objectiv
             source = single_file_source(model, root, exported, license)
         except UnsupportedModelError as error:
             raise PretuneError(f"{error}; {ADVICE}") from error
-        check_outputs(model, root, source, tensors, tokenizer)
+        check_outputs(model, root, exported, source, tensors, tokenizer)
     write_tensors(folder / WEIGHTS, tensors)
     write_bytes(folder / TOKENIZER, tokenizer.encode())
     write_bytes(folder / SCRIPT, source.encode())
@@ -237,8 +238,7 @@ def single_file_source(model: Model, root: Network, exported: Exported, license:
     settings = exported.settings | {"HEAD": exported.head, "TOKENS_PER_BATCH": interface.TOKENS_PER_BATCH}
     columns = {"position", "segment"} | ({"prompt"} if settings["PROMPT_TOKENS"] else set())
     program = Program(root, columns, settings)
-    program.add_network()
-    program.require(exported.kind.__name__, interface)
+    program.add_network(exported.kind)
     program.imports |= {"Path": "from pathlib import Path", "json": "import json", "sys": "import sys"}
     public = {"states", "tokenize", exported.method}
     return write_source(
@@ -318,8 +318,11 @@ is licensed under Apache-2.0; {license_of_weights(license)}
 """
 
 
-def check_outputs(model: Model, root: Network, source: str, tensors: dict[str, Tensor], tokenizer: str) -> None:
-    """Raise an error if the file does not compute what the model computes."""
+@torch.no_grad()
+def check_outputs(
+    model: Model, root: Network, exported: Exported, source: str, tensors: dict[str, Tensor], tokenizer: str
+) -> None:
+    """Raise an error if the hidden states or the outputs of the file differ from those of the model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_file(tensors, folder / WEIGHTS)
@@ -329,29 +332,35 @@ def check_outputs(model: Model, root: Network, source: str, tensors: dict[str, T
         sys.modules[module.__name__] = module  # dataclasses look it up
         try:
             exec(compile(source, SCRIPT, "exec"), vars(module))
-            theirs = module.load().states(TEXTS)
+            loaded = module.load()
         finally:
             del sys.modules[module.__name__]
-    for number, ours in enumerate(hidden_states(model, root, TEXTS)):
-        difference = largest(ours - theirs[number]) / max(1.0, largest(ours))
-        if not difference < TOLERANCE:  # also true for NaN
-            raise PretuneError(
-                f"{model.family.name}: the single file differs from the model by {difference:.2g} of the largest value, so it is "
-                "not usable; please report this as a bug"
-            )
+    before = exported.settings["PROMPT_TOKENS"]
+    for text in TEXTS:
+        arrangement = arrange_texts(model, [text], None, exported.settings["MAX_LENGTH"])
+        (batch,) = batches_by_length(arrangement, lambda x: mark_prompts(x, np.full(len(x.lengths), before)))
+        if not len(batch.packed[0]):
+            continue  # a model without special tokens has no output for an empty text
+        ours = network_outputs(root, batch.packed[0], exported)
+        theirs = network_outputs(loaded.network, loaded.pack([loaded.frame(loaded.tokenize(text))]), exported)
+        for expected, found in zip(ours, theirs, strict=True):
+            difference = float((expected - found).abs().max()) / max(1.0, float(expected.abs().max()))
+            if not difference < TOLERANCE:  # also true for NaN
+                raise PretuneError(
+                    f"{model.family.name}: the single file differs from the model by {difference:.2g} of the largest value, so "
+                    "it is not usable; please report this as a bug"
+                )
 
 
-def largest(x: Tensor) -> float:
-    """Return the largest absolute value of a tensor; 0 if it is empty."""
-    return float(x.abs().max()) if x.numel() else 0.0
-
-
-@torch.no_grad()
-def hidden_states(model: Model, root: Network, texts: Sequence[str]) -> list[Tensor]:
-    """Return the hidden states (tokens, width) of the last layer for each text."""
-    found: dict[int, Tensor] = {}
-    arrangement = arrange_texts(model, texts, None, model.longest or DEFAULT_MAX_LENGTH)
-    for batch in batches_by_length(arrangement):
-        parts = root.backbone(*batch.packed).last.split(batch.packed[0].offsets.diff().tolist())
-        found |= zip(batch.rows.tolist(), parts, strict=False)
-    return [found[row] for row in range(len(texts))]
+def network_outputs(network: Any, packed: Any, exported: Exported) -> tuple[Tensor, Tensor]:
+    """Return the hidden states and the outputs of the head, for the network of the model or that of the file."""
+    head, last = network.heads[exported.head], network.backbone(packed).last
+    states = last
+    if exported.settings["READS_ALL_LAYERS"]:
+        states = head.features(network.backbone(packed, keep=head.features.keep).layers, packed)
+        head = head.head
+    if exported.kind is interface.Tagger:
+        return last, head(states)
+    if exported.kind in (interface.MaskFiller, interface.Generator):
+        return last, head(states, network.backbone.embed.tokens)
+    return last, head(states, packed)

@@ -313,7 +313,7 @@ def stored_names(node: ast.AST) -> Counter[str]:
     found = Counter[str]()
     for part in ast.walk(node):
         match part:
-            case ast.Name(name, ast.Store()) | ast.FunctionDef(name) | ast.arg(name):
+            case ast.Name(name, ast.Store()) | ast.FunctionDef(name) | ast.arg(name) if part is not node:
                 found[name] += 1
     return found
 

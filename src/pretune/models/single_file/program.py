@@ -169,8 +169,12 @@ class Program:
 
     # -- the network --------------------------------------------------------------------------------------------------
 
-    def add_network(self) -> None:
-        """Add the classes of the network's backbone and heads, and the class `Network` that has both."""
+    def add_network(self, user: type) -> None:
+        """Add the classes of the network, the class `Network`, and the class that uses it."""
+        self.definitions["Network"] = ast.Pass()
+        self.require(user.__name__, sys.modules[user.__module__])
+        del self.definitions["Network"]
+        interface = dict(self.definitions)
         for kind in filter(is_brick, self.instances):
             self.method(kind, "forward")
         done = -1
@@ -186,7 +190,8 @@ class Program:
             f'class Network(nn.Module):\n    """{NETWORK}"""\n    def __init__(self):\n        '
             + "\n        ".join(lines)
         )
-        self.definitions["Network"] = ast.parse(source).body[0]
+        network = {name: node for name, node in self.definitions.items() if name not in interface}
+        self.definitions = network | {"Network": ast.parse(source).body[0]} | interface
 
     def method(self, kind: type, name: str) -> None:
         """Add a method of a class of the network, and the methods of the same object that it uses."""
