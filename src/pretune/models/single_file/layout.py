@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -150,6 +151,9 @@ def format_source(source: str) -> str:
     program = str(beside) if beside.is_file() else shutil.which("ruff")
     if program is None:
         return source
-    command = [program, "format", "--isolated", "--line-length", str(LINE_LENGTH), "-"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, encoding="utf-8", check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "ruff.toml").write_text(f"line-length = {LINE_LENGTH}\n", encoding="utf-8")
+        done = subprocess.run(
+            [program, "format", "-"], cwd=folder, input=source, capture_output=True, encoding="utf-8", check=False
+        )
     return done.stdout if done.returncode == 0 else source

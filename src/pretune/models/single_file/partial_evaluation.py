@@ -386,7 +386,7 @@ def fold_function(node: ast.FunctionDef, scope: Scope) -> ast.FunctionDef:
     constants, values = dict(scope.constants), dict[str, Any]()
     drop_parameters(made, constants)
     while True:
-        before = ast.dump(made)
+        before = ast.dump(made), len(constants), len(values)
         local = frozenset(stored_names(made)) - constants.keys()
         known = replace(scope, constants=constants, local=local, values=values)
         made.body = [done for line in made.body for done in as_list(Folding(known).visit(line))]
@@ -399,7 +399,7 @@ def fold_function(node: ast.FunctionDef, scope: Scope) -> ast.FunctionDef:
                     constants[target.id] = value
                 elif isinstance(value, Same):
                     values[target.id] = value
-        if ast.dump(made) == before:
+        if (ast.dump(made), len(constants), len(values)) == before:
             break
     if (docstring := ast.get_docstring(made)) is not None:
         made.body[0] = ast.Expr(ast.Constant(without_clauses(docstring, set(stored_names(made)))))
