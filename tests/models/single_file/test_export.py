@@ -299,3 +299,11 @@ def test_quantized_models_are_refused(backend: Any, message: str, tmp_path: Path
     pt.quantize(model, out=tmp_path / backend, backend=backend)
     with pytest.raises(PretuneError, match=f"{message} be written as a single file"):
         pt.export(tmp_path / backend, out=tmp_path / "out", format="single-file")
+
+
+def test_pruned_models_are_exported(tmp_path: Path) -> None:
+    model, objectives = make_model("bert", CLASSIFY)
+    model.backbone.layers[0].attention.part.keep_units([0, 2])
+    model.backbone.layers[1].feed_forward.part.keep_units(range(20))
+    export_single_file(model, tmp_path, objectives)  # which compares its outputs with those of the model
+    assert "heads=2" in (tmp_path / "model.py").read_text(encoding="utf-8")

@@ -327,6 +327,15 @@ def simplify(node: ast.FunctionDef) -> None:
     """Remove what does nothing: code after `return`, unread and repeated assignments, and names that are read once."""
     inline_names(node)
     read = loaded_names(node)
+    for line in [x for x in ast.walk(node) if isinstance(x, ast.Assign)]:
+        match line.targets, line.value:
+            case [ast.Tuple(names)], ast.Tuple(parts) if len(names) == len(parts):
+                pairs = [x for x in zip(names, parts, strict=True) if not isinstance(x[0], ast.Name) or x[0].id in read]
+                if len(pairs) == 1 and len(names) > 1:
+                    line.targets, line.value = [pairs[0][0]], pairs[0][1]
+                elif pairs:
+                    line.targets = [ast.Tuple([x for x, _ in pairs], ast.Store())]
+                    line.value = ast.Tuple([x for _, x in pairs], ast.Load())
     for parent in ast.walk(node):
         for name in ("body", "orelse"):
             lines = getattr(parent, name, None)
