@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import os
 import pickle
 import pickletools
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from sklearn.utils.validation import validate_data
 
 import pretune as pt
 from pretune import PretuneClassifier, PretuneEmbedder, PretuneRegressor
+from pretune.estimators import keep_open
 from pretune.sample_data import example
 from tests.support.one_word_task import start
 
@@ -184,6 +187,15 @@ def test_an_embedder_is_a_step_of_a_pipeline() -> None:
     assert cross_val_score(pipeline, texts, labels, cv=2).shape == (2,)
     with pytest.raises(ValueError, match="embeddings are of single texts"):
         embedder.transform([("a", "b")])
+
+
+def test_an_embedder_reads_its_model_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(start() / "start", folder)
+    one, two = keep_open(str(folder)), keep_open(str(folder))
+    assert one is two
+    os.utime(folder / "config.json", ns=(1, max(path.stat().st_mtime_ns for path in folder.iterdir()) + 1))
+    assert keep_open(str(folder)) is not one
 
 
 def test_grid_search_and_cross_validation_work() -> None:

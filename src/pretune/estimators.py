@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -25,6 +25,8 @@ from sklearn.base import (
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
+from pretune.models.name_resolution import find_folder
+from pretune.models.open_model import OpenModel
 from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
@@ -473,7 +475,7 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
         with progress_output(self.verbose):
             return embed_texts(
-                os.fspath(self.model),
+                keep_open(os.fspath(self.model)),
                 texts,
                 self.pooling,
                 self.layer,
@@ -486,6 +488,16 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags.requires_fit = False
         tags.transformer_tags.preserves_dtype = []  # always float32
         return tags
+
+
+def keep_open(model: str) -> OpenModel:
+    """Return a model that stays in memory until another one is used, or until its files change."""
+    return _open(model, max(file.stat().st_mtime_ns for file in find_folder(model).iterdir()))
+
+
+@lru_cache(maxsize=1)
+def _open(model: str, changed: int) -> OpenModel:
+    return OpenModel(model)
 
 
 def describe_task(name: str, options: Mapping[str, str | None]) -> str:

@@ -255,12 +255,12 @@ class Tokenizer:
     def _plain(self) -> tokenizers.Tokenizer:
         """Return a backend that treats "[MASK]" as plain text and has a token, JOINT, to put between sentences."""
         with library_errors(*FAILED):
-            plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
+            plain = tokenizers.Tokenizer.from_str(json.dumps(self.without_special_tokens()))
         plain.encode_special_tokens = True
         plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
         return plain
 
-    def _without_specials(self) -> dict[str, Any]:
+    def without_special_tokens(self) -> dict[str, Any]:
         """Return the content of tokenizer.json with special tokens renamed, so that plain text never matches them."""
         content: dict[str, Any] = json.loads(self.backend.to_str())
         hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}

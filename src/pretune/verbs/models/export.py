@@ -1,4 +1,4 @@
-"""The `export` verb: write a model for transformers, sentence-transformers, or ONNX Runtime."""
+"""The `export` verb: write a model for transformers, sentence-transformers, ONNX Runtime, or as a single Python file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pretune.verbs.verb import only, verb
         "dtype",
         "max_shard_size",
         where="with --format hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
-        when=lambda o: o.format != "onnx",
+        when=lambda o: o.format not in ("onnx", "single-file"),
     ),
     only(
         "pooling",
@@ -36,7 +36,7 @@ def export(
     model: opt.Model,
     *,
     out: str | Path,
-    format: Literal["hf", "sentence-transformers", "onnx"] | None = None,
+    format: Literal["hf", "sentence-transformers", "onnx", "single-file"] | None = None,
     head: str | None = None,
     pooling: opt.Pooling = None,
     normalize: bool = False,
@@ -49,7 +49,7 @@ def export(
     position_init: Literal["copy", "interpolate"] = "copy",
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultSummary:
-    """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
+    """Export a model to a folder: for transformers, sentence-transformers, or ONNX Runtime, or as a single Python file.
 
     --new-tokenizer replaces the vocabulary, and --max-positions extends the maximum length; train the result further with adapt,
     pretrain, or finetune.
@@ -60,8 +60,9 @@ def export(
         Folder to write.
     format
         hf: config.json and model.safetensors, as on the Hugging Face Hub; sentence-transformers: the same with pooling modules; onnx: a
-        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune. By default
-        sentence-transformers for models that were trained with contrast, and hf for all others.
+        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune; single-file:
+        model.py, one readable file that runs the model with torch and tokenizers alone. By default sentence-transformers for models
+        that were trained with contrast, and hf for all others.
     head
         Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
     normalize
@@ -110,7 +111,7 @@ def export(
         raise PretuneError(
             "--pooling, --normalize and --max-length apply only with --format sentence-transformers; leave them out"
         )
-    if format != "onnx" and not loaded.family.in_transformers:
+    if format not in ("onnx", "single-file") and not loaded.family.in_transformers:
         raise PretuneError(
             f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
@@ -119,7 +120,7 @@ def export(
     own = {loaded.embedding_head[0]} if loaded.embedding_head is not None else set()
     if format == "sentence-transformers":
         keep_vectors(loaded, reference, head, pooling, normalize)
-    elif head is not None or format == "hf":
+    elif format != "single-file" and (head is not None or format == "hf"):
         keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
     report: dict[str, Any] = {}
     facts: dict[str, Any]
@@ -135,6 +136,13 @@ def export(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
             )
         loaded.max_length = max_length
+    if format == "single-file":
+        from pretune.models.checkpoint_heads import stored_objectives
+        from pretune.models.single_file.export import export_single_file
+
+        trained = stored_objectives(reference)
+        facts = export_single_file(loaded, out, trained.objectives if trained is not None else (), head, license)
+        return ResultSummary({**facts, **report})
     if format == "onnx":
         from pretune.models.checkpoint_heads import stored_objectives
         from pretune.models.onnx_export import export_graph
