@@ -257,7 +257,7 @@ def embed(model: pt.Run | str, texts: Sequence[str], layer: int, pooling: str) -
 
 
 def in_transformers(model: pt.Run) -> bool:
-    return pt.load(model.folder).family.in_transformers
+    return pt.load(model.folder).core.family.in_transformers
 
 
 def export(model: pt.Run | str, out: Path, to: str = "hf") -> None:
