@@ -25,13 +25,13 @@ def import_optional(module: str, purpose: str) -> Any:
 
     `purpose` is the subject of the message: what the package is needed for.
 
-    >>> import_optional("optuna.samplers", "pretune tune")  # doctest: +SKIP
-    Traceback (most recent call last):
-    pretune.runtime.errors.PretuneError: pretune tune needs optuna, which is not installed; install it with: pip install 'pretune[tune]'
+    Without the package, `import_optional("optuna", "pretune tune")` raises "pretune tune needs optuna, which is not
+    installed; install it with: pip install 'pretune[tune]'".
     """
     package = module.partition(".")[0]
     extra = EXTRAS[package]
     try:
+        import_module(package)  # first, so that its own absence is told from that of one of its modules
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:
