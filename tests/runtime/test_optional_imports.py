@@ -44,6 +44,7 @@ def imported_packages(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield from imported_packages(node)
 
 
+@pytest.mark.not_fast
 def test_import_statements_name_the_core_dependencies_and_no_others() -> None:
     found: dict[str, str] = {}
     for path in SOURCES:
@@ -54,6 +55,7 @@ def test_import_statements_name_the_core_dependencies_and_no_others() -> None:
     assert set(found) >= CORE, "a dependency that nothing imports"
 
 
+@pytest.mark.not_fast
 def test_optional_imports_are_inside_functions_and_have_an_extra() -> None:
     """A call outside of functions would make `import pretune` need the package."""
     used = set()
@@ -124,5 +126,6 @@ def test_broken_package_is_not_called_missing(content: str, tmp_path: Path, monk
         import_optional("h5py", "this test")
 
 
+@pytest.mark.not_fast
 def test_installed_module_is_returned() -> None:
     assert import_optional("onnxruntime.quantization", "this test").__name__ == "onnxruntime.quantization"
