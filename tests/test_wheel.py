@@ -25,7 +25,7 @@ PACKAGE = ROOT / "src" / "pretune"
 EXAMPLE = """
 import pretune as pt
 
-print(pt.fill("pretune-small-en", "Paris is the [MASK] of France."))
+print(pt.fill("pretune-small-en", ["Paris is the [MASK] of France."]))
 """
 
 
@@ -68,9 +68,10 @@ def run_in(environment: Path, program: str, *arguments: str, folder: Path) -> st
 
 
 def python_example() -> str:
-    """Return the first Python block of README.md, if it needs no other files than the bundled model."""
+    """Return the first Python block of README.md if it starts from the bundled model, not from files; else `EXAMPLE`."""
     found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-    return found[1] if found is not None and "pretune-small-en" in found[1] else EXAMPLE
+    assert found is not None
+    return found[1] if "pretune-small-en" in re.sub(r"#.*", "", found[1]) else EXAMPLE
 
 
 def source_files() -> set[str]:
