@@ -144,12 +144,16 @@ def test_example_of_the_readme_runs(environment: Path, tmp_path: Path) -> None:
 
 
 def test_plain_fine_tuning_and_prediction_need_no_extra(environment: Path, tmp_path: Path) -> None:
-    """All packages of extras are blocked; what is left is the core."""
-    rows = [f"the film was {word},{label}\n" for word, label in [("good", "yes"), ("bad", "no")] * 10]
+    """The packages of all extras are hidden; what is left is the core."""
+    kinds = [("good", "yes"), ("bad", "no")] * 30
+    rows = [f"film {number} was {word},{label}\n" for number, (word, label) in enumerate(kinds)]
     (tmp_path / "rows.csv").write_text("".join(["text,label\n", *rows]))
     script = f"""
 import sys
-sys.modules.update(dict.fromkeys({sorted(EXTRAS)!r}))
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name in {sorted(EXTRAS)!r} else find(name, *rest)
 from pretune.cli import main
 main(sys.argv[1:])
 """
