@@ -29,7 +29,7 @@ def test_data_frames() -> None:
 
 def test_without_pandas_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(PretuneError, match="pip install pandas"):
+    with pytest.raises(PretuneError, match="pip install 'pretune\\[pandas\\]'"):
         ResultTable("scores", ROWS).to_pandas()
 
 

@@ -31,6 +31,7 @@ from pretune.packed import Batch
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import file_digest
 
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
@@ -133,10 +134,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
         raise PretuneError(
             f"{model.family.name}: encoder-decoders cannot be exported as an ONNX graph; use another model"
         )
-    try:
-        import onnx  # noqa: F401
-    except ImportError as error:
-        raise PretuneError("onnx is not installed; install it with: pip install 'pretune[export]'") from error
+    import_optional("onnx", "the export to ONNX")  # torch.onnx.export imports it, with an error of its own
     module = PaddedModel(model, scorer).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.errors import PretuneError, shorten
+from pretune.runtime.errors import shorten
+from pretune.runtime.optional_imports import import_optional
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -17,11 +18,8 @@ MAX_CELL = 120  # characters of a cell
 
 def as_dataframe(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     """Return rows as a pandas data frame; raise an error if pandas is not installed."""
-    try:
-        from pandas import DataFrame
-    except ImportError as error:
-        raise PretuneError("pandas is not installed; install it with `pip install pandas`") from error
-    return DataFrame(list(map(dict, rows)))
+    frame: DataFrame = import_optional("pandas", "to_pandas()").DataFrame(list(map(dict, rows)))
+    return frame
 
 
 def as_html(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:

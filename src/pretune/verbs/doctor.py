@@ -27,7 +27,7 @@ EXTRAS = {  # what the optional dependencies are for
     "sklearn": "scikit-learn estimators",
     "docs": "building the documentation",
 }
-DEVELOPMENT = ("dev",)  # extras for working on pretune itself
+LEFT_OUT = ("all", "dev", "docs")  # extras that are not a feature: everything, and the tools of developers
 LITTLE_DISK = LITTLE_MEMORY = 2e9  # bytes
 TEST_TEXT = "The capital of France is [MASK]."
 Row = dict[str, str]
@@ -190,7 +190,7 @@ def extra_requirements(requirements: Iterable[str]) -> dict[str, list[str]]:
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", requirement)
         newest = re.search(r"python_version\s*<\s*['\"]3\.(\d+)['\"]", requirement)
         applies = newest is None or sys.version_info < (3, int(newest[1]))
-        if name and extra and applies and extra[1] not in DEVELOPMENT:
+        if name and extra and applies and extra[1] not in LEFT_OUT:
             found.setdefault(extra[1], []).append(name[0])
     return found
 

@@ -26,6 +26,7 @@ from typing import Any, get_type_hints
 
 from pretune.runtime.atomic_io import TEMPORARY, remove_temporaries, write_json
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import read_json, validate_schema
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import random_bits
@@ -245,9 +246,5 @@ def _objective_value(trial: Trial) -> float:
 
 
 def need_optuna() -> Any:
-    """Import and return optuna, which is an optional dependency."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise PretuneError("optuna is not installed; install it with: pip install 'pretune[tune]'") from error
-    return optuna
+    """Import and return optuna, or raise an error that says how to install it."""
+    return import_optional("optuna", "pretune tune")
