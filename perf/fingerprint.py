@@ -49,7 +49,18 @@ QUIET = {"PRETUNE_PROGRESS": "none"}  # environment variables that silence progr
 BUNDLED = "pretune-small-en"
 OF_TIME = ("step", "seconds", "tokens_per_second", "mfu", "evaluation_seconds")  # metrics that are not compared
 # Word in this checkout → word in earlier fingerprints: in keys of metrics and rows, in config.json, in objectives of presets.
-NEW_NAMES: dict[str, str] = {}
+NEW_NAMES = {
+    "final_mask_rate": "final_rate",
+    "generator_hidden_size": "width",
+    "generator_layers": "layers",
+    "generator_size": "size",
+    "infill_rate": "infill",
+    "label_smoothing": "smoothing",
+    "mask_rate": "rate",
+    "max_span_length": "longest",
+    "poisson_lambda": "mean",
+    "span_boundary": "boundary",
+}
 
 # Training steps of the tiny presets, and of those among them whose steps are slow.
 STEPS, FEW_STEPS = 50, 12
@@ -58,8 +69,6 @@ SLOW = (
     "mt5-tiny", "performer-tiny", "reformer-tiny", "rnnsearch-tiny", "seq2seq-tiny", "t5-v1.1-tiny", "transfo-xl-tiny",
     "transformer-tiny", "ulmfit-backward-tiny", "ulmfit-tiny", "xlnet-tiny",
 )  # fmt: skip
-# Families that `transformers` does not have: nothing is exported, and tensors are compared by content, whatever their names.
-NOT_EXPORTED = ("bilstm", "elmo", "elmo-transformer", "lstm", "performer", "seq2seq")
 # Objectives that no tiny preset has: name → (preset, objective, kind of data).
 OBJECTIVES = {
     "autoencode": ("lstm-lm-tiny", "autoencode", "text"),
@@ -97,10 +106,12 @@ TRANSLATORS = ("rnnsearch-tiny", "transformer-tiny")
 TEXT_TO_TEXT, SEVERAL_TASKS = "generate(max_new_tokens=8,num_beams=2)", "mood: classify | grade: regress"
 DECODING = {
     "greedy": {},
-    "penalized": {"repetition_penalty": 1.5, "no_repeat_ngram": 1},
+    "penalized": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 1},
     "sampled": {"temperature": 1.5, "top_k": 200, "top_p": 0.98, "seed": 7},
-    "beam": {"beams": 3, "length_penalty": 0.8, "no_repeat_ngram": 3},
+    "beam": {"num_beams": 3, "length_penalty": 0.8, "no_repeat_ngram_size": 3},
 }
+# Poolings: name in fingerprints → pooling.
+POOLINGS = {"mean": "mean", "start": "cls", "max": "max"}
 PRUNING = {
     "heads and units": {"heads": 0.5, "ffn_units": 0.5},
     "layers": {"drop_layers": "top(1)"},
@@ -115,18 +126,19 @@ QUANTIZATION = {
     "int4 weights": {"method": "weight-only", "bits": 4},
     "bf16": {"method": "bf16"},
 }
-TOKENIZERS = (
-    "wordpiece",
-    "bpe",
-    "byte-level-bpe",
-    "unigram",
-    "sentencepiece-bpe",
-    "sentencepiece-unigram",
-    "items",
-    "words",
-    "characters",
-)
-UNIGRAM = "sentencepiece-unigram"
+# Kinds of tokenizers: name in fingerprints → kind.
+TOKENIZERS = {
+    "wordpiece": "wordpiece",
+    "bpe": "bpe",
+    "byte-bpe": "byte-level-bpe",
+    "unigram": "unigram",
+    "raw-bpe": "sentencepiece-bpe",
+    "raw-unigram": "sentencepiece-unigram",
+    "items": "items",
+    "words": "words",
+    "characters": "characters",
+}
+UNIGRAM = TOKENIZERS["raw-unigram"]
 # Presets with a Unigram tokenizer → the options to train it with.
 UNIGRAM_PRESETS: dict[str, dict[str, Any]] = {
     "albert-tiny": {"lowercase": True},
@@ -149,7 +161,7 @@ def known_presets() -> list[dict[str, Any]]:
 def write_preset(folder: Path, name: str, vocabulary: int) -> Path:
     """Write a preset that is like another, but with a tokenizer of this size; return its file."""
     file = folder / f"{name}.yaml"
-    file.write_text(f"like: {name}\ntokenizer: {{size: {vocabulary}}}\n", encoding="utf-8")
+    file.write_text(f"like: {name}\ntokenizer: {{vocab_size: {vocabulary}}}\n", encoding="utf-8")
     return file
 
 
@@ -173,7 +185,7 @@ def pretrain(
     objective: str | None = None,
     tokenizer: Path | None = None,
 ) -> pt.Run:
-    reading = {"layout": "line"} if all(path.name == "text.txt" for path in data) else {}
+    reading = {"split_by": "line"} if all(path.name == "text.txt" for path in data) else {}
     return pt.pretrain(
         model, data, out=out, objective=objective, tokenizer=tokenizer, device="cpu", **reading,
         budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, max_length=32),
@@ -184,7 +196,8 @@ def pretrain(
 def adapt(model: pt.Run, data: Path, out: Path, steps: int) -> pt.Run:
     return pt.adapt(
         model, [data], out=out, split_by="line", device="cpu", budget=pt.Budget(steps=steps),
-        batch=pt.Batching(tokens=128, max_length=32), monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
+        batch=pt.Batching(tokens=128, max_length=32),
+        monitor=pt.Monitoring(log_every=1, held_out_fraction=0.1, max_eval_batches=2, save_every=0),
     ).run  # fmt: skip
 
 
@@ -202,7 +215,7 @@ def of_rows(steps: int) -> dict[str, Any]:
 def finetune(
     model: pt.Run, train: Any, dev: Any, out: Path, objective: str, strategy: str = "full", steps: int = 6
 ) -> pt.Run:
-    more = {"objective": objective, "strategy": strategy, "seeds": 1, "report": False}
+    more = {"objective": objective, "strategy": strategy, "num_seeds": 1, "report": False}
     return pt.finetune(model, train, dev=dev, out=out, **more, **of_rows(steps))
 
 
@@ -241,6 +254,10 @@ def embed(model: pt.Run | str, texts: Sequence[str], layer: int, pooling: str) -
     """Return the vectors of texts, (texts, width)."""
     rows = pt.embed(model, texts, layer=layer, pooling=pooling)
     return np.array([row["vector"] for row in rows], dtype=np.float32)
+
+
+def in_transformers(model: pt.Run) -> bool:
+    return pt.load(model.folder).core.family.in_transformers
 
 
 def export(model: pt.Run | str, out: Path, to: str = "hf") -> None:
@@ -535,15 +552,15 @@ def presets(work: Work) -> Entries:
 
 def tokenizers(work: Work) -> Entries:
     """Yield a trained tokenizer of each kind, and how it splits a text."""
-    for kind in TOKENIZERS:
-        folder = work.new(f"tokenizer of {kind}")
+    for name, kind in TOKENIZERS.items():
+        folder = work.new(f"tokenizer of {name}")
         train_tokenizer(work.folder / "text.txt", kind, VOCABULARY, folder)
         trained = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         if trained["model"]["type"] == "Unigram":
             del trained["model"]  # not the same twice; see above
         else:
-            yield f"{kind}/split", rows_of([split_text(folder, f"{work.prompts[0]} Éa, ドx!")])
-        yield f"{kind}/tokenizer.json", sha(canonical(trained))
+            yield f"{name}/split", rows_of([split_text(folder, f"{work.prompts[0]} Éa, ドx!")])
+        yield f"{name}/tokenizer.json", sha(canonical(trained))
 
 
 def pretraining(work: Work) -> Entries:
@@ -554,9 +571,9 @@ def pretraining(work: Work) -> Entries:
             continue
         run = work.pretrained(name)
         entries = [*series(run), ("parameters", content(run.folder))]
-        if row["family"] not in NOT_EXPORTED:
+        if in_transformers(run):
             entries += exported(run, work.new(f"{name} exported"))
-        else:
+        else:  # nothing can be exported, and tensors are compared by content, whatever their names
             entries += [("config.json", config_lines(run.folder / "config.json"))]
         yield from ((f"{name}/{key}", value) for key, value in entries)
 
@@ -576,8 +593,8 @@ def objectives(work: Work) -> Entries:
 def bundled(work: Work) -> Entries:
     """Yield vectors, answers and weights of the bundled model."""
     for layer in (0, 1, 5, -1):
-        for pooling in ("mean", "start", "max"):
-            yield f"vectors/layer {layer}/{pooling}", vectors_of(embed(BUNDLED, TEXTS, layer, pooling))
+        for name, pooling in POOLINGS.items():
+            yield f"vectors/layer {layer}/{name}", vectors_of(embed(BUNDLED, TEXTS, layer, pooling))
     yield "fill", rows_of(pt.fill(BUNDLED, GAPS))
     yield "ask", rows_of(ask(BUNDLED, TEXTS, "It was [MASK].", ["good", "bad"]))
     yield from exported(BUNDLED, work.new("bundled exported"))

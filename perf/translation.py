@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
                 "seed": seed,
                 **translation_metrics(translations[:first], right[:first]),
                 "lengths": lengths,
-                "parameters": sum(p.numel() for p in pt.load(trained).backbone.parameters()),
+                "parameters": sum(p.numel() for p in pt.load(trained).core.backbone.parameters()),
                 "seconds": seconds,
                 **machine(),
             }

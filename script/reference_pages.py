@@ -15,28 +15,19 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pretune
-from pretune.cli import VERBS, make_command, parse_docstring
+from pretune.cli import VERBS
 from pretune.runtime.recipe import find_section, parameter_types, section_keys
 from pretune.training.recipe_sections import DEFAULTS, SECTIONS, TokenizerTraining
+from pretune.verbs.command_line import make_command, parse_docstring
+from pretune.verbs.commands import COMMANDS, STAGES
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "<!-- Written by script/reference_pages.py. Change the code and run the script instead of editing this page. -->"
 
-# Packages of pretune.verbs, in the order of a project.
-STAGES = {
-    "data": "Data",
-    "training": "Training",
-    "evaluation": "Evaluation",
-    "compression": "Compression",
-    "inference": "Use",
-    "models": "Models",
-    "": "Other",
-}
-
 
 def command_line() -> str:
     """Return the page of all commands, with their arguments and options."""
-    stages = {title: [name for name in VERBS if stage(VERBS[name]) == key] for key, title in STAGES.items()}
+    stages = {stage: [name for name, command in COMMANDS.items() if command.stage == stage] for stage in STAGES}
     lines = [
         "# Command line",
         MADE,
@@ -149,13 +140,13 @@ def values(hint: Any, metadata: Any) -> str:
 
 def python() -> str:
     """Return the page of all public names, with directives for mkdocstrings."""
-    groups: dict[str, list[str]] = {title: [] for title in STAGES.values()} | {"Types": [], "Extending": []}
+    stages = {command.verb: command.stage for command in COMMANDS.values()}
+    groups: dict[str, list[str]] = {title: [] for title in (*STAGES, "Types", "Extending")}
     for name in pretune.__all__:
-        thing = getattr(pretune, name)
         if name.startswith("register_") or name in ("Objective", "Task", "Family"):
             groups["Extending"].append(name)
-        elif thing in VERBS.values():
-            groups[STAGES[stage(thing)]].append(name)
+        elif name in stages:
+            groups[stages[name]].append(name)
         elif name == "load":
             groups["Use"].insert(0, name)
         elif not name.startswith("__"):
@@ -183,12 +174,6 @@ def directive(name: str) -> str:
     return (
         f"::: {thing.__module__}.{thing.__qualname__}\n    options:\n      heading: pt.{name}\n      toc_label: {name}"
     )
-
-
-def stage(verb: Any) -> str:
-    """Return the package of pretune.verbs that a verb is in."""
-    parts = verb.__module__.split(".")
-    return parts[2] if len(parts) > 3 else ""
 
 
 def first_sentence(thing: Any) -> str:

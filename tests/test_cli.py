@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import json
-import resource
+import os
+import pydoc
+import shutil
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,32 +21,107 @@ from tests.support.cli import run_command as run
 from tests.support.cli import run_process
 from tests.support.paths import ROOT
 
+# Packages that `--help` and shell completion do without; each takes as long to import as the help to print.
+HEAVY = {
+    "torch",
+    "numpy",
+    "tokenizers",
+    "pydantic",
+    "pydantic_core",
+    "pyarrow",
+    "yaml",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+}
+MODULES = """
+import sys, pretune.cli
+try: pretune.cli.main(sys.argv[1:])
+except SystemExit as end: assert not end.code
+print(*sys.modules, sep="\\n", file=sys.stderr)
+"""
 
-def timed(command: list[str]) -> tuple[str, float]:
-    """Return the output of a command and its CPU time in seconds, which does not depend on other processes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return answer.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-
-@cache
-def time_of_torch() -> float:
-    """Return the CPU time to import torch on this machine: about a second on a fast one."""
-    return min(timed([sys.executable, "-c", "import torch"])[1] for _ in range(2))
+def imported(*arguments: str, **options: Any) -> set[str]:
+    """Return the modules that a command has imported when it ends."""
+    command = [sys.executable, "-c", MODULES, *arguments]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True, **options).stderr.split())
 
 
 @pytest.mark.not_fast
 @pytest.mark.parametrize("arguments", [["--help"], *[[*name.split(), "--help"] for name in VERBS]], ids=" ".join)
-def test_help_is_fast_and_does_not_import_torch(arguments: list[str]) -> None:
-    script = f"import sys, pretune.cli\ntry: pretune.cli.main({arguments!r})\nexcept SystemExit: pass\n"
-    check = "assert not {'torch', 'numpy', 'tokenizers'} & set(sys.modules)"
-    seconds = []  # a busy machine makes about one in a hundred slow
-    while not seconds or (min(seconds) >= 0.35 * time_of_torch() and len(seconds) < 3):
-        answer, took = timed([sys.executable, "-c", script + check])
-        assert "Usage: pretune" in answer
-        seconds.append(took)
-    assert min(seconds) < 0.35 * time_of_torch()
+def test_help_imports_only_the_verb_it_describes(arguments: list[str]) -> None:
+    modules = imported(*arguments)
+    assert not (HEAVY | {"cyclopts", "rich"}) & modules
+    verb = VERBS[" ".join(arguments[:-1])].__module__ if arguments != ["--help"] else ""
+    functions = {VERBS[name].__module__ for name in VERBS}
+    assert functions & modules == {verb} - {""}
+
+
+def test_import_of_the_package_loads_nothing_else() -> None:
+    script = "import sys; before = set(sys.modules); import pretune; print(*(set(sys.modules) - before))"
+    answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert [name for name in answer.stdout.split() if name.startswith("pretune") or name in HEAVY] == ["pretune"]
+
+
+def test_names_of_the_package_are_imported_at_first_use() -> None:
+    assert set(pretune.__all__) - {"__version__"} == set(pretune._LAZY)
+    assert set(pretune.__all__) <= set(dir(pretune))
+    for name in pretune._LAZY:
+        assert getattr(pretune, name) is vars(pretune)[name]
+    assert "labeled examples" in pydoc.render_doc(pretune.finetune)
+    with pytest.raises(AttributeError, match="no attribute 'finetun'"):
+        pretune.finetun  # type: ignore[attr-defined]  # noqa: B018
+
+
+def declared_imports() -> dict[str, str]:
+    """Return the names that `pretune/__init__.py` imports for type checkers, with their modules."""
+    tree = ast.parse(Path(pretune.__file__).read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {
+        alias.name: str(node.module)
+        for node in found
+        for alias in node.names
+        if str(node.module).startswith("pretune.")
+    }
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    assert declared_imports() == pretune._LAZY
+
+
+COMPLETE = """
+source "$1"; shift
+COMP_WORDS=(pretune "$@"); COMP_CWORD=$#; COMP_LINE="pretune $*"; COMP_POINT=${#COMP_LINE}
+$(complete -p pretune | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
+    script = tmp_path / "pretune.bash"
+    home = {**os.environ, "HOME": str(tmp_path / "home")}
+    assert not HEAVY & imported("--install-completion", "--shell", "bash", "--output", str(script), env=home)
+    assert not (tmp_path / "home").exists()  # with --output, no configuration is changed
+
+    def complete(*words: str) -> list[str]:
+        command = ["bash", "-c", COMPLETE, "bash", str(script), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=home).stdout.split()
+
+    assert complete("fin") == ["finetune"]
+    assert complete("finetune", "--obj") == ["--objective"]
+    assert complete("tokenizer", "") == ["train", "inspect"]
+    assert "wordpiece" in complete("tokenizer", "train", "--kind", "w")
+
+
+def test_completion_is_installed_in_the_home_folder(tmp_path: Path) -> None:
+    home = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / ".local" / "share")}
+    answer = run_process("--install-completion", "--shell", "bash", env=home)
+    script = Path(answer.stdout.split(":")[0])
+    assert script.is_file() and script.is_relative_to(tmp_path)
+    assert str(script) in (tmp_path / ".bashrc").read_text(encoding="utf-8")
+    assert "zsh" in run("--install-completion", "--help").stdout
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -51,7 +129,7 @@ def test_every_verb_has_recipe_set_and_json_and_documents_its_options(name: str)
     text = run(*name.split(), "--help").stdout
     for option in ("--recipe", "--set", "--json"):
         assert option in text
-    from pretune.cli import parse_docstring
+    from pretune.verbs.command_line import parse_docstring
 
     description, notes = parse_docstring(VERBS[name])
     import inspect

@@ -14,51 +14,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.errors import PretuneError
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
-from pretune.verbs.compression.compress import compress
-from pretune.verbs.compression.distill import distill
-from pretune.verbs.compression.prune import prune
-from pretune.verbs.compression.quantize import quantize
-from pretune.verbs.data.histories import histories
-from pretune.verbs.data.phrases import phrases
-from pretune.verbs.data.prepare import prepare
-from pretune.verbs.data.tokenizer import inspect_tokenizer, train_tokenizer
-from pretune.verbs.data.word_vectors import train_vectors
-from pretune.verbs.evaluation.bench_device import bench_device
-from pretune.verbs.evaluation.compare import compare
-from pretune.verbs.evaluation.contamination import contamination
-from pretune.verbs.evaluation.evaluate import evaluate
-from pretune.verbs.inference.ask import ask
-from pretune.verbs.inference.embed import embed
-from pretune.verbs.inference.fill import fill
-from pretune.verbs.inference.generate import generate
-from pretune.verbs.inference.neighbors import neighbors
-from pretune.verbs.inference.predict import predict
-from pretune.verbs.inference.translate import translate
-from pretune.verbs.models.export import export
-from pretune.verbs.models.import_model import import_model
-from pretune.verbs.quickstart import quickstart
-from pretune.verbs.show import show
-from pretune.verbs.training.adapt import adapt
-from pretune.verbs.training.finetune import finetune
-from pretune.verbs.training.pretrain import pretrain
-from pretune.verbs.training.tune import tune
-from pretune.verbs.training.ulmfit import ulmfit
-
 if TYPE_CHECKING:
+    from pretune.estimators import PretuneClassifier, PretuneEmbedder, PretuneRegressor
     from pretune.evaluation.suites import register_suite
     from pretune.families import register_family
     from pretune.families.family import Family
-    from pretune.models.loading import load
+    from pretune.loaded_model import LoadedModel, load
     from pretune.models.model import Model
     from pretune.objectives.objective import Objective
     from pretune.objectives.registry import register_objective, register_task
     from pretune.objectives.task import Task
     from pretune.packed import Batch, Packed
+    from pretune.runtime.errors import PretuneError
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
     from pretune.training.run_folder import Run
+    from pretune.verbs.compression.compress import compress
+    from pretune.verbs.compression.distill import distill
+    from pretune.verbs.compression.prune import prune
+    from pretune.verbs.compression.quantize import quantize
+    from pretune.verbs.data.histories import histories
+    from pretune.verbs.data.phrases import phrases
+    from pretune.verbs.data.prepare import prepare
+    from pretune.verbs.data.tokenizer import inspect_tokenizer, train_tokenizer
+    from pretune.verbs.data.word_vectors import train_vectors
+    from pretune.verbs.doctor import doctor
+    from pretune.verbs.evaluation.bench_device import bench_device
+    from pretune.verbs.evaluation.compare import compare
+    from pretune.verbs.evaluation.contamination import contamination
+    from pretune.verbs.evaluation.evaluate import evaluate
+    from pretune.verbs.inference.ask import ask
+    from pretune.verbs.inference.embed import embed
+    from pretune.verbs.inference.fill import fill
+    from pretune.verbs.inference.generate import generate
+    from pretune.verbs.inference.neighbors import neighbors
+    from pretune.verbs.inference.predict import predict
+    from pretune.verbs.inference.translate import translate
+    from pretune.verbs.models.export import export
+    from pretune.verbs.models.import_model import import_model
+    from pretune.verbs.quickstart import quickstart
+    from pretune.verbs.show import show
+    from pretune.verbs.training.adapt import adapt
+    from pretune.verbs.training.finetune import finetune
+    from pretune.verbs.training.pretrain import pretrain
+    from pretune.verbs.training.tune import tune
+    from pretune.verbs.training.ulmfit import ulmfit
 
 __version__ = "0.1.0"
 
@@ -67,12 +68,16 @@ __all__ = [
     "Batching",
     "Budget",
     "Family",
+    "LoadedModel",
     "Model",
     "Monitoring",
     "Objective",
     "Optimizer",
     "Packed",
+    "PretuneClassifier",
+    "PretuneEmbedder",
     "PretuneError",
+    "PretuneRegressor",
     "Run",
     "Schedule",
     "Store",
@@ -86,6 +91,7 @@ __all__ = [
     "compress",
     "contamination",
     "distill",
+    "doctor",
     "embed",
     "evaluate",
     "export",
@@ -116,27 +122,74 @@ __all__ = [
     "ulmfit",
 ]
 
-_LAZY = {  # imported at first use, which keeps `import pretune` fast
+_LAZY = {  # of the names above, imported at first use, which keeps `import pretune` fast
     "Batch": "pretune.packed",
+    "Batching": "pretune.training.recipe_sections",
+    "Budget": "pretune.training.recipe_sections",
     "Family": "pretune.families.family",
+    "LoadedModel": "pretune.loaded_model",
     "Model": "pretune.models.model",
+    "Monitoring": "pretune.training.recipe_sections",
     "Objective": "pretune.objectives.objective",
+    "Optimizer": "pretune.training.recipe_sections",
     "Packed": "pretune.packed",
+    "PretuneClassifier": "pretune.estimators",
+    "PretuneEmbedder": "pretune.estimators",
+    "PretuneError": "pretune.runtime.errors",
+    "PretuneRegressor": "pretune.estimators",
     "Run": "pretune.training.run_folder",
+    "Schedule": "pretune.training.recipe_sections",
     "Store": "pretune.text.store.store",
     "Task": "pretune.objectives.task",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
-    "load": "pretune.models.loading",
+    "adapt": "pretune.verbs.training.adapt",
+    "ask": "pretune.verbs.inference.ask",
+    "bench_device": "pretune.verbs.evaluation.bench_device",
+    "compare": "pretune.verbs.evaluation.compare",
+    "compress": "pretune.verbs.compression.compress",
+    "contamination": "pretune.verbs.evaluation.contamination",
+    "distill": "pretune.verbs.compression.distill",
+    "doctor": "pretune.verbs.doctor",
+    "embed": "pretune.verbs.inference.embed",
+    "evaluate": "pretune.verbs.evaluation.evaluate",
+    "export": "pretune.verbs.models.export",
+    "fill": "pretune.verbs.inference.fill",
+    "finetune": "pretune.verbs.training.finetune",
+    "generate": "pretune.verbs.inference.generate",
+    "histories": "pretune.verbs.data.histories",
+    "import_model": "pretune.verbs.models.import_model",
+    "inspect_tokenizer": "pretune.verbs.data.tokenizer",
+    "load": "pretune.loaded_model",
+    "neighbors": "pretune.verbs.inference.neighbors",
+    "phrases": "pretune.verbs.data.phrases",
+    "predict": "pretune.verbs.inference.predict",
+    "prepare": "pretune.verbs.data.prepare",
+    "pretrain": "pretune.verbs.training.pretrain",
+    "prune": "pretune.verbs.compression.prune",
+    "quantize": "pretune.verbs.compression.quantize",
+    "quickstart": "pretune.verbs.quickstart",
     "register_family": "pretune.families",
     "register_objective": "pretune.objectives.registry",
     "register_suite": "pretune.evaluation.suites",
     "register_task": "pretune.objectives.registry",
+    "show": "pretune.verbs.show",
+    "train_tokenizer": "pretune.verbs.data.tokenizer",
+    "train_vectors": "pretune.verbs.data.word_vectors",
+    "translate": "pretune.verbs.inference.translate",
+    "tune": "pretune.verbs.training.tune",
+    "ulmfit": "pretune.verbs.training.ulmfit",
 }
 
+if not TYPE_CHECKING:  # type checkers see the imports above, and report names that do not exist
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'pretune' has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'pretune' has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(_LAZY[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

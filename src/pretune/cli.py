@@ -7,75 +7,31 @@ stdout). Options take precedence over --set, --set over the recipe, and the reci
 from __future__ import annotations
 
 import errno
-import inspect
-import json
 import os
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from itertools import pairwise
+from collections import UserDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-from cyclopts import App, Parameter
+from typing import TYPE_CHECKING, Any, Literal
 
 import pretune
-from pretune.runtime.console import format_result
-from pretune.runtime.errors import PretuneError, command_options, shorten
-from pretune.runtime.progress import log_info
-from pretune.runtime.recipe import (
-    LoadedObject,
-    Values,
-    find_section,
-    merge_recipes,
-    parameter_types,
-    parse_settings,
-    read_recipe,
-    section_keys,
-    validate_arguments,
-)
-from pretune.verbs.verb import parse_parameters, split_docstring
+from pretune.runtime.errors import PretuneError, shorten
+from pretune.verbs.commands import COMMANDS, GROUPS, check_command, requested_command
+from pretune.verbs.help_text import ABOUT, format_command, format_group, format_overview
 
-VERBS: dict[str, Callable[..., Any]] = {
-    "quickstart": pretune.quickstart,
-    "tokenizer train": pretune.train_tokenizer,
-    "tokenizer inspect": pretune.inspect_tokenizer,
-    "histories": pretune.histories,
-    "prepare": pretune.prepare,
-    "phrases": pretune.phrases,
-    "pretrain": pretune.pretrain,
-    "adapt": pretune.adapt,
-    "finetune": pretune.finetune,
-    "tune": pretune.tune,
-    "ulmfit": pretune.ulmfit,
-    "evaluate": pretune.evaluate,
-    "compare": pretune.compare,
-    "contamination": pretune.contamination,
-    "compress": pretune.compress,
-    "distill": pretune.distill,
-    "prune": pretune.prune,
-    "quantize": pretune.quantize,
-    "predict": pretune.predict,
-    "ask": pretune.ask,
-    "fill": pretune.fill,
-    "embed": pretune.embed,
-    "generate": pretune.generate,
-    "translate": pretune.translate,
-    "neighbors": pretune.neighbors,
-    "vectors train": pretune.train_vectors,
-    "import": pretune.import_model,
-    "export": pretune.export,
-    "show": pretune.show,
-    "bench device": pretune.bench_device,
-}
-GROUPS = {
-    "tokenizer": "Train or inspect a tokenizer.",
-    "vectors": "Train word vectors.",
-    "bench": "Measure the speed of this machine.",
-}
-DISTRIBUTED = ("pretrain", "adapt")  # verbs that torchrun may start in several processes
+if TYPE_CHECKING:
+    from cyclopts import App
+
+
+class Verbs(UserDict[str, Any]):
+    """A mapping of command names to verbs, the functions of `pretune`, each imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        verb = super().__getitem__(name)
+        return getattr(pretune, verb) if isinstance(verb, str) else verb
+
+
+VERBS = Verbs({name: command.verb for name, command in COMMANDS.items()})
 FILE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY, errno.ETIMEDOUT,
@@ -87,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command with command-line arguments; a user's error prints one line on stderr and exits with status 1."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        check_flags(arguments)
-        make_app()(arguments)
+        requested = requested_command(arguments)
+        if requested is None:
+            check_command(arguments)
+        if (text := help_text(requested, arguments)) is not None:
+            print(text)
+        else:
+            run(requested, arguments)
     except PretuneError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader of the output, such as `head`, is done
@@ -100,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         advice = OTHER_ADVICE.get(error.errno, "free some space, or choose another place")
         _fail(f"{shorten(str(error.filename or 'output'), 200)}: {error.strerror}; {advice}")
     except KeyboardInterrupt:
-        log_info("interrupted")
+        from pretune.runtime.progress import log_info
+
+        log_info("the command was interrupted")
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
         from pretune.runtime.devices import out_of_memory  # imports torch, which `--help` does without
@@ -121,161 +84,77 @@ def _fail(message: str) -> None:
     sys.exit(1)
 
 
-def _destroy_process_group() -> None:
-    """Leave the process group of torch.distributed, if there is one."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
+def help_text(requested: str | None, arguments: Sequence[str]) -> str | None:
+    """Return the help that command-line arguments ask for, or None if they ask for something else."""
+    wanted = bool({"--help", "-h"} & {*arguments})
+    if requested is not None:
+        return format_command(requested, VERBS[requested]) if wanted else None
+    if arguments and arguments[0] in GROUPS:
+        return format_group(arguments[0])
+    return format_overview() if not arguments or arguments[0] in ("--help", "-h") else None
 
 
-def check_flags(arguments: Sequence[str]) -> None:
-    """Raise an error if a flag is followed by a value (`--report false`), which would be read as a file."""
-    name = next((name for name in VERBS if list(arguments[: len(name.split())]) == name.split()), None)
-    if name is None:
-        return
-    flags = {_spell(option) for option, hint in parameter_types(VERBS[name]).items() if hint is bool} | {"--json"}
-    for option, value in pairwise(arguments):
-        if option in flags and value.lower() in ("true", "false"):
-            no = option.replace("--", "--no-", 1)
-            raise PretuneError(f"{option} {value}: a flag takes no value; write {option} or {no}")
+def run(requested: str | None, arguments: Sequence[str]) -> None:
+    """Parse command-line arguments and run the command that they name."""
+    from cyclopts import CycloptsError
+
+    if requested is not None:
+        from pretune.verbs.command_line import check_flags
+
+        check_flags(VERBS[requested], arguments)
+    try:
+        make_app()(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        see = f"pretune {requested} --help" if requested else "pretune --help"
+        raise PretuneError(f"{error} See `{see}`.") from error
 
 
 def make_app() -> App:
-    """Return the command-line application, with one command per verb (a function of the public interface)."""
+    """Return the cyclopts application; it imports a verb when it looks up its command."""
+    from cyclopts import App, Parameter
+
+    defaults = Parameter(negative_iterable=())
     app = App(
-        name="pretune",
-        help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
-        version=pretune.__version__,
-        help_format="plaintext",
-        default_parameter=Parameter(negative_iterable=()),
+        name="pretune", help=ABOUT, version=pretune.__version__, help_format="plaintext", default_parameter=defaults
     )
+    app.command(install_completion, name="--install-completion")
     groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
     for group in groups.values():
         app.command(group)
-    for name, verb in VERBS.items():
+    for name, command in COMMANDS.items():
         group_name, _, short = name.rpartition(" ")
-        (groups[group_name] if group_name else app).command(make_command(name, verb), name=short)
+        parent = groups[group_name] if group_name else app
+        parent.command(f"{__name__}:{name}", name=short, help=command.summary)
     return app
 
 
-def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
-    """Return the cyclopts command of a function (verb), with its parameters as options, --recipe, --set and --json."""
-    description, notes = parse_docstring(verb)
-    homes: dict[str, str] = {}  # option → its section of the recipe, if it is in one
-    options: list[inspect.Parameter] = []
-    positional = True
-    for parameter in inspect.signature(verb).parameters.values():
-        hint = parameter_types(verb)[parameter.name]
-        section = find_section(hint)
-        if section is not None:
-            if section.flat:  # other sections are set with --set
-                for field in fields(section):  # type: ignore[arg-type]
-                    homes[field.name] = parameter.name
-                    kind = section_keys(section)[field.name]
-                    options.append(_option(field.name, kind, field.default, field.metadata.get("help", "")))
-            continue
-        many = _simplify(hint) == list[str]
-        positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        given = parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str)
-        positional &= given or (many and parameter.default == ())
-        help_text = notes.get(parameter.name, "")
-        options.append(_option(parameter.name, hint, parameter.default, help_text, positional=positional))
-        positional &= not many  # a list takes all that follows
-    options += [
-        _option("recipe", str, None, "YAML file with any of these options and recipe keys."),
-        _option("set", list[str], (), _describe_settings(verb)),
-        _option("json", bool, False, "Print the result as one JSON object on stdout."),
-    ]
-    signature = inspect.Signature(options)
+def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None, output: Path | None = None) -> None:
+    """Install shell completion of commands and options.
 
-    def command(*arguments: Any, **named: Any) -> None:
-        if name not in DISTRIBUTED and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
-            raise PretuneError(f"`pretune {name}` runs in a single process; start it without torchrun")
-        given = signature.bind_partial(*arguments, **named).arguments
-        as_json = given.pop("json", False)
-        values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
-        values = merge_recipes(values, parse_settings(given.pop("set", ())))
-        for option, value in given.items():
-            values = merge_recipes(values, {homes[option]: {option: value}} if option in homes else {option: value})
-        with command_options(option.name.rstrip("_").replace("_", "-") for option in options):
-            result = verb(**validate_arguments(verb, values, name))
-        _destroy_process_group()
-        if os.environ.get("RANK", "0") != "0":  # only the first process prints the result
-            return
-        if as_json:
-            print(json.dumps(result.describe(), ensure_ascii=False, default=str), flush=True)
-        else:
-            print(format_result(result.table() if hasattr(result, "table") else result.describe()), flush=True)
+    Adds a line that loads the completion script to ~/.bashrc or ~/.zshrc; fish finds the script by itself.
 
-    command.__name__ = verb.__name__
-    command.__doc__ = description
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {option.name: option.annotation for option in options}
-    return command
+    Parameters
+    ----------
+    shell
+        Shell to complete in; by default the one that runs this command.
+    output
+        File to write the script to, without changing any configuration.
+    """
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        script = make_app().install_completion(shell=shell, output=output, add_to_startup=output is None)
+    except ShellDetectionError as error:
+        raise PretuneError("Your shell could not be detected; name it with --shell bash, zsh, or fish.") from error
+    print(f"{script}: {'start a new shell to use it' if output is None else 'load it into your shell with `source`'}")
 
 
-def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return recipe values except those equal to a command's defaults: recipes of runs contain all options."""
-    parameters = inspect.signature(verb).parameters
-    return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> Callable[..., None]:
+        """Return the cyclopts command of a verb; cyclopts looks it up by import path when the command is used."""
+        if name not in COMMANDS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pretune.verbs.command_line import make_command
 
-def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description of a command and the help text of each of its options, from the function's docstring."""
-    description, sections = split_docstring(verb)
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", description), parse_parameters(sections.get("Parameters", ""))
-
-
-def _describe_settings(verb: Callable[..., Any]) -> str:
-    """Return the help text of --set: the recipe sections of a command, with the keys that apply to it."""
-    refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
-    sections = []
-    for name, section in ((name, find_section(hint)) for name, hint in parameter_types(verb).items()):
-        if section is not None and not section.flat:
-            keys = [key for key in section_keys(section) if f"{name}.{key}" not in refused]
-            sections.append(f"{name} ({', '.join(keys)})")
-    text = "KEY=VALUE for any key of the recipe"
-    return f"{text}, e.g. optimizer.lr=1e-4. Sections and keys: {'; '.join(sections)}." if sections else f"{text}."
-
-
-def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool = False) -> inspect.Parameter:
-    """Return the cyclopts parameter of an option with the help `text`; optional, because a recipe may supply it."""
-    simple = _simplify(hint)
-    if default is inspect.Parameter.empty:
-        default = None
-    many = simple == list[str]
-    show = not (default is None or default is False or default == ())
-    settings = Parameter(
-        name=None if positional else _spell(name),
-        consume_multiple=many and name != "set",
-        show_default=show,
-        help=text,
-    )
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY
-    if default is None:  # if pydantic is loaded, cyclopts validates defaults too
-        simple = simple | None
-    return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
-
-
-def _spell(name: str) -> str:
-    """Return the command-line spelling of a parameter, such as --batch-size for batch_size."""
-    return f"--{name.rstrip('_').replace('_', '-')}"
-
-
-def _simplify(hint: Any) -> Any:
-    """Return the type to parse an option as, for a type hint: strings for paths and objects, lists for sequences."""
-    origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))
-        if list[str] in kinds:
-            return list[str]
-        if str in kinds:  # other types only in a recipe
-            return str
-        return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
-    if hint in (Path, LoadedObject):
-        return str
-    if origin is None or origin is Literal:
-        return hint
-    if issubclass(origin, Mapping):
-        return dict[str, str]
-    return list[str] if issubclass(origin, Sequence) else hint
+        return make_command(name, VERBS[name])

@@ -383,7 +383,7 @@ def test_invalid_options_are_rejected(tmp_path: Path, monkeypatch: pytest.Monkey
             "--per-channel applies only|--no-per-channel applies only",
         ),
         ({"method": "weight-only", "backend": "onnx"}, "leave --backend out"),
-        ({"method": "int3"}, "choose one of dynamic, static"),
+        ({"method": "int3"}, "--method int3: unknown method; known: bf16, dynamic, "),
         ({"bits": 4}, "--bits applies only with --method weight-only"),
         ({"method": "weight-only", "bits": 3}, "or 4 with --method weight-only"),
     ):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import pretune as pt
 from pretune.families import FAMILIES
+from pretune.models.loading import load
 from tests.support.cli import run_line
 from tests.support.paths import DOCS, ROOT
 from tests.support.tiny_models import save_random_model as save
@@ -63,6 +63,6 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, english: 
     for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             run_line(line)
-    assert pt.load("longer").backbone.max_positions == 4096
-    assert pt.load("matched").config.vocab_size == 1000
-    assert not pt.load("bare").root.heads
+    assert load("longer").backbone.max_positions == 4096
+    assert load("matched").config.vocab_size == 1000
+    assert not load("bare").root.heads

@@ -9,7 +9,8 @@ import shlex
 import pytest
 import yaml
 
-from pretune.cli import VERBS, make_command
+from pretune.cli import VERBS
+from pretune.verbs.command_line import make_command
 from tests.support.paths import DOCS
 
 pytestmark = pytest.mark.end_to_end

@@ -10,10 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.loading import load_model
+from pretune.models.loading import load, load_model
 from pretune.objectives import parse_objective
 from tests.support.parity import assert_same, close
 from tests.support.transformers_cases import CASES, TINY, quick
@@ -55,9 +54,9 @@ def check(name: str, folder: Path) -> None:
         tensors = save(name, kind, folder / kind)
         if kind in REFUSED:
             with pytest.raises(PretuneError, match=r"is_(decoder true|encoder_decoder false) is not supported"):
-                pt.load(folder / kind)
+                load(folder / kind)
             continue
-        model = pt.load(folder / kind)
+        model = load(folder / kind)
         kept = {number for tensor in model.root.tensors().values() for number in tensor.flatten().tolist()}
         left = {published for published in tensors if not set(tensors[published].flatten().tolist()) <= kept}
         today = FAMILIES[name].variant(kind).table.current_names(tensors)
@@ -107,14 +106,14 @@ def test_a_number_of_layers_that_contradicts_the_config_is_refused(
     edit_tensors(tmp_path, **one_more)
     words = rf"layers: {layers + 1} in {re.escape(stack)}, but {layers} in config\.json; pass --ignore-mismatched to continue without them"
     with pytest.raises(PretuneError, match=words):
-        pt.load(tmp_path)
-    assert len(pt.load(tmp_path, ignore_mismatched=True).backbone.layers) == layers
+        load(tmp_path)
+    assert len(load(tmp_path, ignore_mismatched=True).backbone.layers) == layers
     edit_tensors(tmp_path, **dict.fromkeys((*one_more, *last)))
     with pytest.raises(
         PretuneError, match=rf"layers: {layers - 1} in {re.escape(stack)}, but {layers} in config\.json; pass"
     ):
-        pt.load(tmp_path)
-    assert pt.load(tmp_path, ignore_mismatched=True).untrained
+        load(tmp_path)
+    assert load(tmp_path, ignore_mismatched=True).untrained
 
 
 def test_tensors_that_the_config_does_not_describe_are_refused(tmp_path: Path) -> None:
@@ -127,7 +126,7 @@ def test_tensors_that_the_config_does_not_describe_are_refused(tmp_path: Path) -
     with pytest.raises(
         PretuneError, match=r"tensors that config\.json does not describe: electra\.embeddings_project\.\w+, "
     ):
-        pt.load(tmp_path)
+        load(tmp_path)
 
 
 def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +134,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
     monkeypatch.setattr("pretune.models.model.log_info", logged.append)
     monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     save("bert", "BertForPreTraining", tmp_path)
-    assert list(pt.load(tmp_path).root.heads) == ["mlm", "nsp"] and not logged
+    assert list(load(tmp_path).root.heads) == ["mlm", "nsp"] and not logged
     model = load_model(tmp_path, parse_objective("classify", labels=("a", "b")))
     heads = {name.rpartition(".")[0] for name in model.skipped_head_tensors}
     assert heads == {
@@ -154,7 +153,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
 def test_an_unknown_head_is_refused(tmp_path: Path) -> None:
     save("bert", "BertForSequenceClassification", tmp_path)
     edit_tensors(tmp_path, **{"classifier2.weight": torch.zeros(2, 32)})
-    for read in (pt.load, load_model):
+    for read in (load, load_model):
         with pytest.raises(
             PretuneError, match=r"unknown tensors for bert: classifier2\.weight; pass --ignore-mismatched"
         ):
@@ -172,7 +171,7 @@ def test_a_model_with_two_heads_has_a_language_model_and_a_multiple_choice_head(
     save(name, kind, tmp_path)
     reference = getattr(transformers, kind).from_pretrained(tmp_path).eval()
     case = CASES[name]
-    model = pt.load(tmp_path)
+    model = load(tmp_path)
     assert list(model.root.heads) == ["choose", "lm"] and not model.untrained and not model.skipped_head_tensors
     (batch,) = case.batches(reference.config)
     with torch.no_grad():
@@ -183,9 +182,9 @@ def test_a_model_with_two_heads_has_a_language_model_and_a_multiple_choice_head(
 def test_a_backbone_without_prefix_beside_a_head_is_read(tmp_path: Path) -> None:
     """GPT-2 was released without a prefix in its tensor names; names of heads never have one."""
     save("gpt2", "GPT2ForSequenceClassification", tmp_path)
-    whole = pt.load(tmp_path)
+    whole = load(tmp_path)
     rename(tmp_path, "transformer.", "")
-    assert_same(whole.root, pt.load(tmp_path).root)
+    assert_same(whole.root, load(tmp_path).root)
 
 
 def test_old_and_new_names_of_a_tensor_must_have_equal_values(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_old_and_new_names_of_a_tensor_must_have_equal_values(tmp_path: Path) ->
             ].clone()
         },
     )
-    pt.load(tmp_path)
+    load(tmp_path)
     edit_tensors(tmp_path, **{"embeddings.LayerNorm.gamma": torch.zeros(32)})
     with pytest.raises(PretuneError, match=r"are two names of one parameter"):
-        pt.load(tmp_path)
+        load(tmp_path)

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.loading import load_model
+from pretune.models.loading import load, load_model
 from tests.support.config_key_checks import check_config_keys, default_config
 from tests.support.parity import assert_same, close
 from tests.support.transformers_cases import CASES, TINY, Case, edit_config, quick
@@ -128,7 +127,7 @@ def test_aliases_of_keys_are_read_and_must_not_contradict(name: str, tmp_path: P
     for alias, key in aliases.items():
         edit_config(tmp_path, **{key: values[alias] + 1})
         with pytest.raises(PretuneError, match=rf"{alias} is .*, but {key}, which means the same, is"):
-            pt.load(tmp_path)
+            load(tmp_path)
         edit_config(tmp_path, **{key: None})
 
 
@@ -158,7 +157,7 @@ def fields_of(name: str) -> set[str]:
 def test_keys_that_may_change_the_output_are_refused_by_name(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
     CASES["bert"].reference(tmp_path, {})
     edit_config(tmp_path, **keys)
-    for read in (pt.load, load_model):  # with heads and without
+    for read in (load, load_model):  # with heads and without
         with pytest.raises(PretuneError, match=words):
             read(tmp_path)
 
@@ -170,15 +169,15 @@ def test_unknown_keys_are_ignored_with_ignore_mismatched(tmp_path: Path, monkeyp
     logged: list[str] = []
     monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
     with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --ignore-mismatched to continue without them"):
-        pt.load(tmp_path)
-    model = pt.load(tmp_path, ignore_mismatched=True)
+        load(tmp_path)
+    model = load(tmp_path, ignore_mismatched=True)
     assert len(logged) == 1 and logged[0].endswith("may change its output: glyph_embedding_dim; they are ignored")
     edit_config(tmp_path, glyph_embedding_dim=None)
     close(case.ours(tmp_path, reference.config), case.theirs(reference))
-    assert_same(model.root, pt.load(tmp_path).root)
+    assert_same(model.root, load(tmp_path).root)
     edit_config(tmp_path, is_decoder=True)  # keys that are known to change the output are never ignored
     with pytest.raises(PretuneError, match="is_decoder"):
-        pt.load(tmp_path, ignore_mismatched=True)
+        load(tmp_path, ignore_mismatched=True)
 
 
 # Keys of released config files, without sizes.

@@ -13,6 +13,7 @@ import pretune as pt
 from pretune.families import FAMILIES
 from pretune.inference.embed import embed_texts
 from pretune.inference.predict import Predictor, predict_texts
+from pretune.models.loading import load
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
@@ -81,7 +82,7 @@ def test_multiple_choice_round_trips_through_transformers(name: str, tmp_path: P
     reference.save_pretrained(tmp_path / "theirs")
     plain = json.loads((tmp_path / "theirs/config.json").read_text())
     (tmp_path / "theirs/config.json").write_text(json.dumps(plain | {"pretune": {}}))
-    back = pt.load(tmp_path / "theirs")
+    back = load(tmp_path / "theirs")
     assert list(back.root.heads) == ["choose"]
     assert_same(model.root, back.root)
 

@@ -16,6 +16,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.predict import Predictor, load_task_model
+from pretune.models.loading import load
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents
@@ -199,7 +200,7 @@ def test_logits_match_transformers_after_import_and_after_export(
 ) -> None:
     theirs = make_theirs(name, kind, tmp_path / "theirs")
     files = [write_rows(tmp_path, rows) for rows in ([head, "pairs"] if head == "classify" else [head])]
-    model = pt.load(tmp_path / "theirs")
+    model = load(tmp_path / "theirs")
     assert head in model.root.heads and not model.untrained and not model.skipped_head_tensors
     for file in files:
         compare(tmp_path / "theirs", theirs, head, file)
@@ -211,7 +212,7 @@ def test_logits_match_transformers_after_import_and_after_export(
     assert not report["unexpected_keys"]
     for file in files:
         compare(tmp_path / "ours", again.eval(), head, file)
-    assert_same(model.root, pt.load(tmp_path / "ours").root)
+    assert_same(model.root, load(tmp_path / "ours").root)
 
 
 # The labels of the rows of each task.
@@ -275,7 +276,7 @@ def test_a_fine_tuned_model_exports_to_its_transformers_class(name: str, kind: s
 @pytest.mark.parametrize(("name", "kind"), [("xlm", "XLMForQuestionAnswering"), ("xlnet", "XLNetForQuestionAnswering")])
 def test_a_model_with_an_unsupported_head_refuses_to_predict(name: str, kind: str, tmp_path: Path) -> None:
     make_theirs(name, kind, tmp_path)
-    model = pt.load(tmp_path)
+    model = load(tmp_path)
     assert not model.root.heads and any("end_logits" in tensor for tensor in model.skipped_head_tensors)
     with pytest.raises(PretuneError, match=f"its class {kind} has a question-answering head with beam search"):
         pt.predict(tmp_path, write_rows(tmp_path, "answer"))

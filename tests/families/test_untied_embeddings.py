@@ -10,12 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import replace_vocabulary
 from pretune.models.create_model import make_model
-from pretune.models.loading import load_model
+from pretune.models.loading import load, load_model
 from pretune.models.model import Model, Network
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
@@ -54,11 +53,11 @@ def test_untied_output_embedding_round_trips(name: str, tmp_path: Path) -> None:
     case, table = CASES[name], FAMILIES[name].table
     reference = untied(case, tmp_path / "reference")
     close(case.ours(tmp_path / "reference", reference.config), case.theirs(reference))
-    model = pt.load(tmp_path / "reference")
+    model = load(tmp_path / "reference")
     assert not model.config.tie_word_embeddings
     model.save(tmp_path / "a")
     assert not (tmp_path / "a" / "head.safetensors").exists()
-    pt.load(tmp_path / "a").save(tmp_path / "b")
+    load(tmp_path / "a").save(tmp_path / "b")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     close(case.theirs(reload(case, tmp_path / "a")), case.theirs(reference))
@@ -67,7 +66,7 @@ def test_untied_output_embedding_round_trips(name: str, tmp_path: Path) -> None:
     del tensors[table.output]
     save_file(tensors, tmp_path / "reference" / "model.safetensors", {"format": "pt"})
     if name not in ("t5", "mt5"):  # `transformers` ties it whenever it can
-        assert [table.published_names(lacking) for lacking in pt.load(tmp_path / "reference").untrained] == [
+        assert [table.published_names(lacking) for lacking in load(tmp_path / "reference").untrained] == [
             (table.output,)
         ]
 
@@ -88,7 +87,7 @@ def test_a_differing_output_embedding_wins_over_tie_word_embeddings(
     save_file(both, tmp_path / "model.safetensors", {"format": "pt"})
     reference = reload(case, tmp_path)
     close(case.ours(tmp_path, reference.config), case.theirs(reference))
-    assert pt.load(tmp_path).config.tie_word_embeddings and not logged
+    assert load(tmp_path).config.tie_word_embeddings and not logged
     save_file(both | {table.output: embedding.flip(0)}, tmp_path / "model.safetensors", {"format": "pt"})
     reference = reload(case, tmp_path)
     close(case.ours(tmp_path, reference.config), case.theirs(reference))
@@ -108,7 +107,7 @@ def test_a_missing_input_embedding_is_read_from_the_tied_output(name: str, tmp_p
     if name not in ("t5", "mt5"):
         edit_config(tmp_path, tie_word_embeddings=False)
         with pytest.raises(PretuneError, match=f"tensors missing: {table.embedding[0]}"):
-            pt.load(tmp_path)
+            load(tmp_path)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -134,7 +133,7 @@ def test_different_encoder_and_decoder_embeddings_are_refused(tmp_path: Path) ->
     CASES["bart"].reference(tmp_path, {"tie_word_embeddings": False})
     words = r"tensors model\.shared\.weight and model\.encoder\.embed_tokens\.weight differ, .*tie_word_embeddings"
     with pytest.raises(PretuneError, match=words):
-        pt.load(tmp_path)
+        load(tmp_path)
 
 
 def test_tied_tensors_of_transformer_xl_must_be_equal(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_replacing_the_vocabulary_selects_rows_of_input_and_output_embeddings(
 ) -> None:
     case = CASES[name]
     untied(case, tmp_path / "reference")
-    model = pt.load(tmp_path / "reference")
+    model = load(tmp_path / "reference")
     documents = [Document(text, Path("x"), 1) for text in english[:2]]
     old, new = (train_on_documents(documents, "byte-level-bpe", size) for size in (300, 290))
     model.tokenizer = old

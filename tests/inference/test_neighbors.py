@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import pretune as pt
-from pretune.cli import VERBS, make_command
+from pretune.cli import VERBS
 from pretune.inference.neighbors import choose_diverse, word_vectors
 from pretune.models.loading import load_model
+from pretune.verbs.command_line import make_command
 from tests.support.cli import run_command
 
 MONEY = [

@@ -18,6 +18,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference import prediction_table
+from pretune.models.loading import load
 from pretune.text.examples.labeled import read_chunks
 from pretune.verbs.shared_inputs import split_files
 from tests.support.cli import run_command
@@ -170,7 +171,7 @@ def test_pair_with_one_empty_text_has_a_prediction() -> None:
     from pretune.inference.predict import rows_without_tokens
     from pretune.text.examples.labeled import LabeledRows
 
-    tokenizer = pt.load(runs()[0]).require_tokenizer()
+    tokenizer = load(runs()[0]).require_tokenizer()
     rows = LabeledRows(Path("x"), {}, ["", "a", " "], ["b", "", ""])
     assert rows_without_tokens(rows, tokenizer) == [2]
 

@@ -10,6 +10,7 @@ import torch
 
 import pretune as pt
 from pretune.models.bundled import bundled_folder, bundled_names
+from pretune.models.loading import load
 from pretune.models.name_resolution import find_folder
 from pretune.sample_data import clozes
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ def test_its_tokenizer_is_found_by_name_unless_a_folder_has_the_same_name(
 ) -> None:
     (tmp_path / "text.txt").write_text("A small text.", encoding="utf-8")
     made = pt.prepare(tmp_path / "text.txt", NAME, tmp_path / "store")
-    assert made.tokenizer.vocabulary == pt.load(NAME).require_tokenizer().vocabulary
+    assert made.tokenizer.vocabulary == load(NAME).require_tokenizer().vocabulary
     monkeypatch.chdir(tmp_path)
     pt.train_tokenizer("text.txt", kind="byte-level-bpe", vocab_size=300, out=NAME)
     assert Tokenizer.load(NAME).size < 1000

@@ -8,6 +8,7 @@ import pytest
 
 import pretune as pt
 from pretune.models.create_model import make_model
+from pretune.models.loading import load
 from pretune.models.presets import find_preset
 from pretune.runtime.errors import PretuneError
 from pretune.training.recipe_sections import Budget
@@ -29,7 +30,7 @@ def test_a_preset_based_on_another_trains_with_its_own_sizes_and_recipe(tmp_path
         "tokenizer: {kind: words, vocab_size: 60}\nbatch: {tokens: 256, max_length: 32}\noptimizer: {lr: 3.0e-3}\n",
     )
     run = pt.pretrain(mine, corpus, budget=Budget(steps=2), out=tmp_path / "run")
-    assert pt.load(run).backbone.width == 32
+    assert load(run).backbone.width == 32
     assert run.recipe["optimizer"]["lr"] == 3e-3
     assert find_preset(mine)["family"] == "bert"
 

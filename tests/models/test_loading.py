@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.models.loading import load_model
+from pretune.models.loading import load, load_model
 from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE, parse_size, read_weights, write_weights
 from tests.support.cli import run_command
 from tests.support.family_configs import BERT
@@ -45,28 +45,28 @@ def change(folder: Path, **tensors: torch.Tensor | None) -> None:
 def test_sharded_weights_match_a_single_file(folder: Path, tmp_path: Path) -> None:
     reference().save_pretrained(tmp_path / "shards", max_shard_size="30KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
-    assert_same(pt.load(folder).root, pt.load(tmp_path / "shards").root)
+    assert_same(load(folder).root, load(tmp_path / "shards").root)
     index = tmp_path / "shards" / f"{WEIGHTS_FILE}.index.json"
     shard = next(iter(json.loads(index.read_text())["weight_map"].values()))
     (tmp_path / "shards" / shard).rename(tmp_path / "elsewhere")
     with pytest.raises(PretuneError, match=rf"{shard}: there is no such file"):
-        pt.load(tmp_path / "shards")
+        load(tmp_path / "shards")
     index.write_text(json.dumps({"weight_map": {"a": "../elsewhere"}}))
     with pytest.raises(PretuneError, match="must be the name of a file in the same folder"):
-        pt.load(tmp_path / "shards")
+        load(tmp_path / "shards")
     index.write_text("{}")
     with pytest.raises(PretuneError, match=r"index\.json: not an index of shards"):
-        pt.load(tmp_path / "shards")
+        load(tmp_path / "shards")
 
 
 def test_written_shards_load_in_pretune_and_transformers(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    model = pt.load(folder)
+    model = load(folder)
     model.export(tmp_path / "out", shard=20_000)
     files = sorted((tmp_path / "out").glob("*.safetensors"))
     assert len(files) > 2 and all(file.name.endswith(f"-of-{len(files):05}.safetensors") for file in files)
-    assert_same(model.root, pt.load(tmp_path / "out").root)
+    assert_same(model.root, load(tmp_path / "out").root)
     theirs, report = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert torch.equal(theirs.get_input_embeddings().weight, model.backbone.embed.tokens)
@@ -98,18 +98,18 @@ class Harmful:
 
 
 def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
-    expected = pt.load(folder)
+    expected = load(folder)
     tensors = load_file(folder / WEIGHTS_FILE)
     (folder / WEIGHTS_FILE).unlink()
     torch.save(tensors, folder / PICKLE_FILE)
-    assert_same(expected.root, pt.load(folder).root)
+    assert_same(expected.root, load(folder).root)
     first = dict(list(tensors.items())[:5])
     torch.save(first, folder / "pytorch_model-00001-of-00002.bin")
     torch.save({n: t for n, t in tensors.items() if n not in first}, folder / "pytorch_model-00002-of-00002.bin")
     places = {name: f"pytorch_model-0000{1 if name in first else 2}-of-00002.bin" for name in tensors}
     (folder / PICKLE_FILE).unlink()
     (folder / f"{PICKLE_FILE}.index.json").write_text(json.dumps({"weight_map": places}))
-    assert_same(expected.root, pt.load(folder).root)
+    assert_same(expected.root, load(folder).root)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_a_pickle_of_other_objects_is_refused(
     (folder / WEIGHTS_FILE).unlink()
     torch.save(content, folder / PICKLE_FILE)
     with pytest.raises(PretuneError, match=rf"pytorch_model\.bin: .*{words}"):
-        pt.load(folder)
+        load(folder)
     (folder / PICKLE_FILE).write_bytes(pickle.dumps(content) if not isinstance(content, list) else b"\x80\x04nonsense")
     with pytest.raises(PretuneError, match=r"pytorch_model\.bin"):
-        pt.load(folder)
+        load(folder)
     assert "never" not in capsys.readouterr().out
 
 
@@ -141,16 +141,16 @@ def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -
         PretuneError,
         match=r"there are no weights in model\.safetensors or pytorch_model\.bin",
     ):
-        pt.load(folder)
+        load(folder)
     (folder / "tf_model.h5").touch()
     with pytest.raises(PretuneError, match=r"convert tf_model\.h5 to one of these formats first"):
-        pt.load(folder)
+        load(folder)
     torch.save(tensors, folder / PICKLE_FILE)
     whole = (folder / PICKLE_FILE).read_bytes()
     for damaged in (b"", whole[:200], whole[:-100], b"version https://git-lfs.github.com/spec/v1\n"):
         (folder / PICKLE_FILE).write_bytes(damaged)
         with pytest.raises(PretuneError, match=r"pytorch_model\.bin"):
-            pt.load(folder)
+            load(folder)
 
 
 def test_all_mismatched_tensors_are_listed_in_one_error(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_all_mismatched_tensors_are_listed_in_one_error(folder: Path) -> None:
         },
     )
     with pytest.raises(PretuneError) as error:
-        pt.load(folder)
+        load(folder)
     assert str(error.value) == (
         f"{folder}: tensors of the wrong shape: bert.embeddings.position_embeddings.weight is (8, 32), not (40, 32), "
         f"{layer}.query.weight is (31, 30), not (32, 32); tensors missing: {layer}.key.bias; "
@@ -176,11 +176,11 @@ def test_all_mismatched_tensors_are_listed_in_one_error(folder: Path) -> None:
 def test_missing_tensors_of_a_partial_model_are_initialized_reproducibly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = pt.load(folder).root.tensors()
+    whole = load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     logged: list[str] = []
     monkeypatch.setattr("pretune.models.loading.log_info", logged.append)
-    first, second = (pt.load(folder, ignore_mismatched=True) for _ in range(2))
+    first, second = (load(folder, ignore_mismatched=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
     assert (
@@ -196,7 +196,7 @@ def test_errors_about_transposed_matrices_give_the_published_shape(tmp_path: Pat
     GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=20)).save_pretrained(tmp_path)
     change(tmp_path, **{"transformer.h.0.mlp.c_fc.weight": torch.zeros(64, 16)})
     with pytest.raises(PretuneError, match=r"c_fc\.weight is \(64, 16\), not \(16, 64\)"):
-        pt.load(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_errors_about_transposed_matrices_give_the_published_shape(tmp_path: Pat
 def test_published_models_load_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
     model = reference(kind)
     model.save_pretrained(tmp_path)
-    ours = pt.load(tmp_path)
+    ours = load(tmp_path)
     assert isinstance(ours, pt.Model)
     assert list(ours.root.heads) == heads
     assert not ours.untrained
@@ -225,7 +225,7 @@ def test_the_error_for_an_unknown_family_lists_the_known_ones(folder: Path) -> N
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "funnel"}))
     with pytest.raises(PretuneError, match=r"unknown model family 'funnel'; known: albert, bart, bert, .*, xlm-r"):
-        pt.load(folder)
+        load(folder)
 
 
 @pytest.mark.end_to_end
@@ -237,7 +237,7 @@ def test_commands_continue_with_ignore_mismatched(folder: Path, tmp_path: Path) 
     assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
     assert not (tmp_path / "whole").exists()
     assert run_command(*command, "--ignore-mismatched", "--json").json()["class"] == "BertForMaskedLM"
-    assert_same(pt.load(folder, ignore_mismatched=True).root, pt.load(tmp_path / "whole").root)
+    assert_same(load(folder, ignore_mismatched=True).root, load(tmp_path / "whole").root)
 
 
 @pytest.mark.not_fast

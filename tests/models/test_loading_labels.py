@@ -15,7 +15,7 @@ from pretune import PretuneError
 from pretune.inference.likelihood import LikelihoodScorer
 from pretune.inference.predict import predict_texts
 from pretune.models.checkpoint_heads import stored_objectives
-from pretune.models.loading import load_model
+from pretune.models.loading import load, load_model
 from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
 from pretune.models.weight_files import PICKLE_FILE, WEIGHTS_FILE
@@ -104,7 +104,7 @@ def test_contradictory_numbers_of_classes_are_refused(
     save(tmp_path, kind, num_labels=5)
     edit_config(tmp_path, label2id=None, **keys)
     with pytest.raises(PretuneError, match=words):
-        pt.load(tmp_path)
+        load(tmp_path)
     with pytest.raises(PretuneError, match=words):
         pt.predict(tmp_path, TEXTS)
 
@@ -113,14 +113,14 @@ def test_a_missing_number_of_classes_is_read_from_the_head(tmp_path: Path) -> No
     import transformers
 
     transformers.BartForSequenceClassification(transformers.BartConfig(**TINY["bart"][0])).save_pretrained(tmp_path)
-    assert pt.load(tmp_path).labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert load(tmp_path).labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
 @pytest.mark.parametrize(
     ("problem", "count", "words"),
     [
         ("regression", 3, "problem_type regression supports only one output, but there are 3"),
-        ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
+        ("ranking", 2, "unknown problem_type 'ranking'; known: multi_label_classification, "),
     ],
 )
 def test_unknown_problem_types_are_refused(problem: str, count: int, words: str, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_family_is_recognized_without_model_type(
     whole = load_model(tmp_path)
     edit_config(tmp_path, model_type=None, **({"architectures": None} if known == "tensors" else {}))
     if known == "class":
-        model = pt.load(tmp_path)
+        model = load(tmp_path)
         assert model.family.name == name
         assert logged == [
             f"{tmp_path / 'config.json'}: there is no model_type; the model is read as {name}, because of its class {case.kind}"
@@ -271,9 +271,9 @@ def test_a_folder_takes_precedence_over_a_preset_of_the_same_name(
 
 def test_parameters_in_a_pickle_are_read_as_tensors(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
-    whole = pt.load(tmp_path)
+    whole = load(tmp_path)
     tensors = load_file(tmp_path / WEIGHTS_FILE)
     (tmp_path / WEIGHTS_FILE).unlink()
     torch.save({name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}, tmp_path / PICKLE_FILE)
-    again = pt.load(tmp_path)
+    again = load(tmp_path)
     assert_same(whole.root, again.root)

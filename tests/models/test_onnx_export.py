@@ -13,7 +13,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.backbones.onnx_runtime import GRAPH, STATES, OnnxBackbone, open_session
 from pretune.models.loading import load
-from pretune.models.onnx_export import export_graph, write_graph
+from pretune.models.onnx_export import export_graph, remove_idle_casts, write_graph
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from tests.support.one_word_task import start, trained
@@ -234,3 +234,26 @@ def test_a_damaged_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"no graph")
     with pytest.raises(PretuneError, match="ONNX Runtime cannot load the graph"):
         open_session(tmp_path / GRAPH)
+
+
+def test_idle_casts_of_weights_are_removed(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.eye(3, dtype=np.float32), "weight")
+    count = numpy_helper.from_array(np.array([2], dtype=np.int64), "count")
+    nodes = [
+        helper.make_node("Cast", ["weight"], ["same"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["count"], ["other"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "same"], ["product"]),
+        helper.make_node("Mul", ["product", "other"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [weight, count])
+    file = tmp_path / "graph.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), file)
+    remove_idle_casts(file)
+    left = onnx.load(file).graph.node
+    assert [node.op_type for node in left] == ["Cast", "MatMul", "Mul"] and list(left[1].input) == ["x", "weight"]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(open_session(file).run(None, {"x": x})[0], 2 * x)

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 import pretune
 from pretune.runtime.html_report import (
     ChartLine,

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import pretune as pt
 from pretune.families import FAMILIES
+from pretune.models.loading import load
 from tests.support.family_configs import (
     ALBERT,
     BART,
@@ -143,7 +143,7 @@ class Case:
 
     def ours(self, folder: Path, config: Any) -> Tensor:
         """Return the logits of pretune for the model in a folder."""
-        model = pt.load(folder)
+        model = load(folder)
         model.root.eval().requires_grad_(False)
         packed = [batch.packed for batch in self.batches(config)]
         states, head = model.backbone(*packed).last, model.root.heads[self.head]

@@ -57,7 +57,7 @@ def trained(kind: str, seed: int = 0) -> Path:
     start.save(where / "start")
     pt.pretrain(
         where / "start", [folder() / "text.en.txt", folder() / "text.de.txt"], objective="translate(label_smoothing=0)",
-        tokenizer=where / "start", out=where / "run", budget=pt.Budget(steps=90), batch=pt.Batching(tokens=256, max_length=16),
-        optimizer=pt.Optimizer(lr=2e-2 if kind == "rnn" else 1e-2), monitor=pt.Monitoring(held_out_fraction=0.0), seed=seed,
+        tokenizer=where / "start", out=where / "run", budget=pt.Budget(steps=200), batch=pt.Batching(tokens=256, max_length=16),
+        optimizer=pt.Optimizer(lr=1e-2 if kind == "rnn" else 5e-3), monitor=pt.Monitoring(held_out_fraction=0.0), seed=seed,
     )  # fmt: skip
     return where / "run"

@@ -15,6 +15,7 @@ from pretune.inference.fill import MaskFiller
 from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
 from pretune.inference.predict import predict_texts
 from pretune.models.bundled import bundled_folder
+from pretune.models.loading import load
 from tests.support.tiny_models import random_model as small
 from tests.support.tiny_models import save_random_model as save
 from tests.support.tiny_models import small_tokenizer as tokenizer
@@ -45,7 +46,7 @@ def test_masked_language_model_agrees_with_transformers(tmp_path: Path) -> None:
     facts = pt.export(run, out=tmp_path / "out").facts
     assert facts["class"] == "BertForMaskedLM" and facts["dropped_heads"] == ["sop"]
     assert "head.safetensors" not in facts["files"]
-    again = pt.load(tmp_path / "out")
+    again = load(tmp_path / "out")
     assert list(again.root.heads) == ["mlm"] and not again.untrained
     load_with_transformers("AutoModelForMaskedLM", tmp_path / "out")
     text = "An assignment is a [MASK]"
@@ -92,7 +93,7 @@ def test_encoder_decoder_agrees_with_transformers(tmp_path: Path) -> None:
     run = save(tmp_path / "run", "t5", "spans")
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "T5ForConditionalGeneration"
     reference, given = load_with_transformers("AutoModelForSeq2SeqLM", tmp_path / "out"), inputs(tmp_path / "out")
-    model = pt.load(run)
+    model = load(run)
     packed, target = (_pack(ids) for ids in (given["input_ids"][0], [0, 9, 8, 7]))
     ours = model.root.heads["spans"](model.backbone(packed, target).last, model.backbone.embed.tokens)
     with torch.no_grad():
@@ -114,7 +115,7 @@ def test_model_without_head_agrees_with_transformers(tmp_path: Path) -> None:
     reference, given = load_with_transformers("AutoModel", tmp_path / "out"), inputs(tmp_path / "out")
     with torch.no_grad():
         theirs = reference(**given).last_hidden_state[0]
-    torch.testing.assert_close(pt.load(run).backbone(_pack(given["input_ids"][0])).last, theirs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(load(run).backbone(_pack(given["input_ids"][0])).last, theirs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.not_fast
@@ -123,10 +124,10 @@ def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
     names = {"mlm": "BertForMaskedLM", "nsp": "BertForNextSentencePrediction", "mlm+nsp": "BertForPreTraining"}
     for number, (head, name) in enumerate(names.items()):
         assert pt.export(run, head=head, out=tmp_path / str(number)).facts["class"] == name
-        assert list(pt.load(tmp_path / str(number)).root.heads) == head.split("+")
+        assert list(load(tmp_path / str(number)).root.heads) == head.split("+")
     save(tmp_path / "odd", "bert", "0.5*mlm(mask_rate=0.3)|nsp")
     pt.export(tmp_path / "odd", head="mlm", out=tmp_path / "options")
-    assert pt.load(tmp_path / "options").objective == "mlm(mask_rate=0.3)"
+    assert load(tmp_path / "options").objective == "mlm(mask_rate=0.3)"
     with pytest.raises(PretuneError, match="no head 'lm'; its heads are: mlm, nsp"):
         pt.export(run, head="lm", out=tmp_path / "none")
 
@@ -139,7 +140,7 @@ def test_half_precision_and_shards_can_be_loaded(dtype: Any, tmp_path: Path) -> 
     assert "model.safetensors.index.json" in facts["files"]
     reference = load_with_transformers("AutoModelForMaskedLM", tmp_path / "out", dtype="auto")
     assert reference.dtype == getattr(torch, dtype)
-    ours = pt.load(tmp_path / "out").backbone.embed.tokens
+    ours = load(tmp_path / "out").backbone.embed.tokens
     assert ours.dtype == torch.float32
     assert torch.equal(ours.to(reference.dtype), reference.get_input_embeddings().weight)
 

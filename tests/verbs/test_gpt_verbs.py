@@ -23,8 +23,8 @@ WORDS = ["value", "list", "string", "class"]
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a tiny GPT-2 that has memorized a text: documents of one sentence."""
     folder = tmp_path_factory.mktemp("gpt")
-    sentences = [f"the {a} of the {b} is a {b}." for a in WORDS for b in WORDS]
-    (folder / "text.txt").write_text("\n\n".join(sentences * 5), encoding="utf-8")
+    sentences = [f"the {a} of the {b} is a {b}." for a, b in zip(WORDS, [*WORDS[1:], WORDS[0]], strict=True)]
+    (folder / "text.txt").write_text("\n\n".join(sentences * 20), encoding="utf-8")
     tokenizer = pt.train_tokenizer(folder / "text.txt", kind="byte-level-bpe", vocab_size=290)
     family = FAMILIES["gpt2"]
     sizes = {"vocab_size": 320, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 2}
@@ -33,7 +33,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     Model(family, config, Network(family.build(config)), tokenizer, "lm").save(folder / "start")
     return pt.pretrain(
         folder / "start", folder / "text.txt", objective="lm", tokenizer=folder / "start", out=folder / "run",
-        budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, max_length=32), optimizer=pt.Optimizer(lr=5e-3),
+        budget=pt.Budget(steps=200), batch=pt.Batching(tokens=512, max_length=32), optimizer=pt.Optimizer(lr=5e-3),
     )  # fmt: skip
 
 

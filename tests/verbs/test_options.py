@@ -62,6 +62,7 @@ ALWAYS = {
     "export": "model out format head license new_tokenizer max_positions ignore_mismatched",
     "show": "what",
     "bench device": "device",
+    "doctor": "",
 }  # fmt: skip
 # Keys of sections that apply to every kind of training, optimizer and schedule.
 ALWAYS_KEYS = {

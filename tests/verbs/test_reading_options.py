@@ -11,6 +11,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS
+from pretune.models.loading import load
 from pretune.runtime.recipe import parameter_types
 from tests.support.tiny_models import read, tiny
 
@@ -96,8 +97,8 @@ def test_distill_applies_reading_options(model: Path, table: Path, tmp_path: Pat
 @pytest.mark.not_fast
 def test_prune_applies_reading_options(model: Path, table: Path, tmp_path: Path) -> None:
     run = pt.prune(model, vocabulary_texts=table, text_field="remark", encoding_errors="replace", out=tmp_path / "a")
-    kept = pt.load(run).require_tokenizer().vocabulary
-    assert len(kept) < len(pt.load(model).require_tokenizer().vocabulary)
+    kept = load(run).require_tokenizer().vocabulary
+    assert len(kept) < len(load(model).require_tokenizer().vocabulary)
     assert run.recipe["text_field"] == "remark" and run.recipe["encoding_errors"] == "replace"
     with pytest.raises(PretuneError, match="--text-field applies only to tables of --vocabulary-texts"):
         pt.prune(model, drop_layers="top(1)", text_field="remark", out=tmp_path / "b")

@@ -18,6 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 import pretune as pt
+from pretune.models.loading import load
 from pretune.training.run_folder import Run
 from pretune.verbs.quickstart import MARKER
 from tests.support.cli import COMMAND, run_process
@@ -271,10 +272,10 @@ def test_predicting_a_file_writes_all_rows(task: Run, labeled: Path, tmp_path: P
 def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     options = ("--epochs", "0.1", "--num-seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
     run("finetune", pretrained.folder, labeled / "train.csv", *options, "--out", tmp_path / "a")
-    before, after = (pt.load(folder).config for folder in (pretrained.folder, tmp_path / "a"))
+    before, after = (load(folder).config for folder in (pretrained.folder, tmp_path / "a"))
     assert after == dataclasses.replace(before, hidden_dropout_prob=0.3)
     run("finetune", "--recipe", tmp_path / "a" / "recipe.yaml", "--out", tmp_path / "b")
-    assert pt.load(tmp_path / "b").config == after
+    assert load(tmp_path / "b").config == after
     for dropout, message in (
         (
             {"hiden_dropout_prob": 0.1},
@@ -411,7 +412,7 @@ def test_show_describes_presets_objectives_runs_and_stores(pretrained: Run) -> N
     assert facts["finished"] and facts["recipe"]["objective"] == "mlm+nsp"
     assert pt.show(pretrained.folder.parent / "store").facts["documents"] > 10
     answer = run("show", "nowhere", check=False)
-    assert answer.returncode == 1 and "nothing of this name can be shown" in answer.stderr
+    assert answer.returncode == 1 and "nothing with this name can be shown" in answer.stderr
 
 
 @pytest.mark.end_to_end

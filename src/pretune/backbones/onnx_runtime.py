@@ -16,6 +16,7 @@ from pretune.nn.attention.query_key_layout import length_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.text.spans import span_indices
 
 GRAPH = "model.onnx"
@@ -24,18 +25,9 @@ INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_typ
 STATES, LOGITS = "last_hidden_state", "logits"
 
 
-def import_onnxruntime() -> Any:
-    """Import and return `onnxruntime`, or raise an error that says how to install it."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise PretuneError("ONNX Runtime is not installed; install it with: pip install 'pretune[export]'") from error
-    return onnxruntime
-
-
 def open_session(path: Path, threads: int | None = None) -> Any:
     """Return an ONNX Runtime session for an ONNX file; `threads` defaults to the number that torch uses."""
-    runtime = import_onnxruntime()
+    runtime = import_optional("onnxruntime", "running an ONNX graph")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     options.inter_op_num_threads = 1
@@ -56,7 +48,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
-        self.options = import_onnxruntime().RunOptions()
+        self.options = import_optional("onnxruntime", "running an ONNX graph").RunOptions()
         self.options.only_execute_path_to_fetches = True  # do not compute the graph's logits, which nobody reads
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width

@@ -61,7 +61,7 @@ def synthetic_texts(count: int = 64) -> list[str]:
 
 
 def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, size: int) -> list[Batch]:
-    """Return texts as tokenized batches of `size`, in the given order instead of sorted by length."""
+    """Return texts (or pairs with the second texts `pairs`) as tokenized batches of `size`, in the given order."""
     longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     sequences = arrange_texts(model, texts, pairs, longest)
     filler = sequences.tokenizer.roles.get("padding", 0)
@@ -72,7 +72,7 @@ def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | 
 def make_timed_call(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
-    """Return a function, to be timed, that runs a model (with its task) on all texts in batches of `size`."""
+    """Return a function, to be timed, that runs a model on texts, or pairs of texts, in batches of `size`."""
     if task is not None and task.output_per == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)

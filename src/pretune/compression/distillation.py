@@ -303,7 +303,7 @@ def distill_language_model(job: DistillationJob) -> Run:
 
     run = pretrain(plan, transform=add_distillation)
     write_run_recipe(job.out, "distill", job.recipe())
-    log_info(f"{job.out}: the student is a general language model; fine-tune it for a task")
+    log_info(f"{job.out}: the student is trained; to use it for a task, fine-tune it with `pretune finetune`")
     models, results = {"teacher": TrainedModel.load(job.teachers[0])}, {**run.results, "teachers": list(job.teachers)}
     if job.baseline:
         baseline = pretrain(replace(plan, out=intermediate_folder(job.out, "baseline")))

@@ -17,56 +17,55 @@ from typing import Any
 
 import numpy as np
 
-from pretune.backbones.onnx_runtime import import_onnxruntime, open_session, padded_inputs
+from pretune.backbones.onnx_runtime import open_session, padded_inputs
 from pretune.nn.quantized.int8 import LARGEST_7_BIT
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings
+PURPOSE = "quantization of an ONNX graph"  # what the optional imports are for, in messages
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
     """Write an ONNX graph with int8 weights to `out`; activations are quantized by their range in each call."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
+    quantization = import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
-        quantize_dynamic(
+        quantization.quantize_dynamic(
             str(ready),
             str(quantized),
             op_types_to_quantize=[*OPERATORS, "LSTM"],
             per_channel=per_channel,
             reduce_range=True,
-            weight_type=QuantType.QInt8,
+            weight_type=quantization.QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True},
         )
 
 
 def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
     """Write an ONNX graph with int8 weights to `out`; activations are quantized by ranges measured on batches."""
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-
+    quantization = import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
-        quantize_static(
+        quantization.quantize_static(
             str(ready),
             str(quantized),
             CalibrationReader(ready, batches),
-            quant_format=QuantFormat.QDQ,
+            quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=OPERATORS,
             per_channel=per_channel,
             reduce_range=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True, "TensorQuantOverrides": whole_embeddings(ready)},
         )
 
 
 def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
     """Return ONNX Runtime overrides that quantize the embeddings of a graph to 8 bits; other weights have 7."""
-    import onnx
-
+    onnx = import_optional("onnx", PURPOSE)
     content = onnx.load(graph).graph
     constants = {entry.name for entry in content.initializer}
     tables = {node.input[0] for node in content.node if node.op_type == "Gather" and node.input[0] in constants}
@@ -75,25 +74,22 @@ def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
 
 def quantize_graph_learned(graph: Path, out: Path) -> None:
     """Write the int8 form of an ONNX graph from quantization-aware training, whose weights are already rounded."""
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
+    onnx, quantization = import_optional("onnx", PURPOSE), import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
         model = onnx.load(ready)
         store_weights(model)
         onnx.save(model, quantized)
         if any(node.op_type == "LSTM" for node in model.graph.node):  # LSTM activations have no learned ranges
             quantized.replace(ready)
-            options: dict[str, Any] = {"op_types_to_quantize": ["LSTM"], "weight_type": QuantType.QInt8}
-            quantize_dynamic(str(ready), str(quantized), per_channel=True, reduce_range=True, **options)
+            options: dict[str, Any] = {"op_types_to_quantize": ["LSTM"], "weight_type": quantization.QuantType.QInt8}
+            quantization.quantize_dynamic(str(ready), str(quantized), per_channel=True, reduce_range=True, **options)
 
 
 def store_weights(model: Any) -> None:
     """Replace float weights of an ONNX model by int8: those multiplied with quantized activations, and embeddings."""
-    from onnx import helper, numpy_helper
-
+    onnx = import_optional("onnx", PURPOSE)
     graph = model.graph
-    constants = {entry.name: numpy_helper.to_array(entry) for entry in graph.initializer}
+    constants = {entry.name: onnx.numpy_helper.to_array(entry) for entry in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
 
     def store(name: str, axis: int, largest: int) -> tuple[str, str]:
@@ -104,7 +100,7 @@ def store_weights(model: Any) -> None:
                 raise PretuneError(f"{name}: this weight was not rounded in training; please report this as a bug")
             for new, value in zip(names, quantize_along(constants[name], axis, largest), strict=True):
                 constants[new] = value
-                graph.initializer.append(numpy_helper.from_array(value, new))
+                graph.initializer.append(onnx.numpy_helper.from_array(value, new))
         return names
 
     nodes = []
@@ -115,11 +111,13 @@ def store_weights(model: Any) -> None:
             weight, weight_scale = store(node.input[1], 1, LARGEST_7_BIT)
             # An int8 product with float output; a DequantizeLinear on both sides would be folded into a float Gemm.
             inputs = [x, weight, scale, weight_scale, zero, "", *node.input[2:]]
-            nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=MICROSOFT))
+            nodes.append(
+                onnx.helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=MICROSOFT)
+            )
         elif node.op_type == "Gather" and is_rounded(constants.get(node.input[0]), 0, 127):
             table, scale = store(node.input[0], 0, 127)
             out, axes = node.output[0], f"{node.output[0]}.axes"
-            graph.initializer.append(numpy_helper.from_array(np.array([-1]), axes))
+            graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1]), axes))
             for op, inputs, output, attributes in (
                 ("Gather", [table, node.input[1]], f"{out}.rows", {}),
                 ("Cast", [f"{out}.rows"], f"{out}.float", {"to": 1}),
@@ -127,7 +125,7 @@ def store_weights(model: Any) -> None:
                 ("Unsqueeze", [f"{out}.scales", axes], f"{out}.column", {}),
                 ("Mul", [f"{out}.float", f"{out}.column"], out, {}),
             ):
-                nodes.append(helper.make_node(op, inputs, [output], f"{output}.node", **attributes))
+                nodes.append(onnx.helper.make_node(op, inputs, [output], f"{output}.node", **attributes))
         else:
             nodes.append(node)
     used = {name for node in nodes for name in node.input} | {entry.name for entry in graph.output}
@@ -135,7 +133,7 @@ def store_weights(model: Any) -> None:
     graph.node.extend(node for node in nodes if node.op_type != "DequantizeLinear" or node.output[0] in used)
     filter_entries(graph.initializer, lambda entry: entry.name in used)
     if not any(entry.domain == MICROSOFT for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+        model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
 
 def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
@@ -157,13 +155,11 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 @contextmanager
 def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the path of a preprocessed copy of an ONNX graph, and a path for the result, which is copied to `out`."""
-    import_onnxruntime()
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
+    shapes = import_optional("onnxruntime.quantization.shape_inference", PURPOSE)
     with tempfile.TemporaryDirectory() as folder, quiet():
         ready = Path(folder) / "ready.onnx"
         # Symbolic shape inference leaves a copy of the model in the current folder if it fails.
-        quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
+        shapes.quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
         transpose_matrices(ready)
         quantized = Path(folder) / "int8.onnx"
         yield ready, quantized
@@ -173,9 +169,7 @@ def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
 def transpose_matrices(graph: Path) -> None:
     """Transpose each constant matrix of an ONNX file once, in place, and let all nodes read it directly.
     ONNX Runtime's tools transpose it for each use, and do not support matrices that several layers share."""
-    import onnx
-    from onnx import numpy_helper
-
+    onnx = import_optional("onnx", PURPOSE)
     model = onnx.load(graph)
     constants = {entry.name: entry for entry in model.graph.initializer}
     same = {
@@ -193,8 +187,8 @@ def transpose_matrices(graph: Path) -> None:
         matrix = node.input[1]
         if matrix not in transposed_names:
             transposed_names[matrix] = f"{matrix}.transposed"
-            columns = np.ascontiguousarray(numpy_helper.to_array(constants[matrix]).T)
-            model.graph.initializer.append(numpy_helper.from_array(columns, transposed_names[matrix]))
+            columns = np.ascontiguousarray(onnx.numpy_helper.to_array(constants[matrix]).T)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(columns, transposed_names[matrix]))
         transposed.i, node.input[1] = 0, transposed_names[matrix]
     outputs = {entry.name for entry in model.graph.output}
     filter_entries(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in outputs)

@@ -112,7 +112,7 @@ def run_search(job: CompressionSearch) -> Run:
     if chosen is None:
         log_info("no candidate in the table meets all targets; try others with --pipelines, or choose weaker targets")
     else:
-        log_info(f"chosen: {chosen.name}")
+        log_info(f"the chosen candidate is {chosen.name}")
         copy_run_files(models[chosen.name].folder, job.out)
     return finish_run(job.out, results)
 

@@ -25,7 +25,7 @@ from pretune.nn.quantized.quantization_aware import set_input_ranges
 from pretune.nn.recurrent import has_recurrent_layers
 from pretune.objectives import Task
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.output_paths import intermediate_folder
 from pretune.runtime.parsing import read_mapping, validate_schema
 from pretune.training.jobs.finetuning import RANGES, finetune
@@ -60,7 +60,7 @@ def run_quantization(job: QuantizationJob) -> Run:
     """Quantize a model, compare it with the original, and return the run."""
     if job.method not in get_args(QuantizationMethod):
         raise PretuneError(
-            f"--method {job.method}: unknown method; choose one of {', '.join(get_args(QuantizationMethod))}"
+            f"--method {job.method}: unknown method; {suggest(job.method, get_args(QuantizationMethod))}"
         )
     before = TrainedModel.load(job.model, job.ignore_mismatched)
     editable_copy(before.model)  # an error for a model that is quantized already
@@ -125,7 +125,7 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
         kind = source.require_task("an ONNX graph needs a task").kind
         raise PretuneError(
-            f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
+            f"the task {kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )
     if backend == "torch" and job.method not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(
@@ -177,8 +177,8 @@ def write_qat_graph(
     model: Model, scorer: onnx_export.GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
     """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
-    These may differ from the fake-quantized model's as much as the latter differ from the float model's: values between
-    two steps may be rounded either way, and each layer amplifies the difference."""
+    The outputs may differ from the fake-quantized model's about as much as fake quantization changes the outputs,
+    because values between two quantization steps may be rounded either way."""
     plain = onnx_export.model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)
     trained = onnx_export.model_outputs(model, scorer)

@@ -63,7 +63,7 @@ def initialize_student(student: str, teacher: Model, reference: str, out: Path) 
 
 
 def keep_layers_of(teacher: Model, count: int, method: str, text: str) -> Model:
-    """Return a copy of the teacher with `count` of its layers: the lower ones (method first), or evenly spaced ones."""
+    """Return a copy of the teacher with `count` layers: the lowest ones if `method` is first, else evenly spaced."""
     depth = teacher.backbone.depth
     if not 1 <= count < depth:
         raise PretuneError(f"--student {text}: the teacher has {depth} layers; choose 1 to {depth - 1} of them")

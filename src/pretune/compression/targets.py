@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretune.models.weight_files import parse_size
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 
 _FORM = re.compile(r"\s*(latency|size|quality)\s*(<=|>=|=)\s*(.+?)\s*")
 UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}
@@ -51,7 +51,9 @@ def parse_target(text: str) -> Target:
     """
     form = _FORM.fullmatch(text)
     if form is None:
-        raise PretuneError(f"--target {text}: not a target; {EXAMPLES}")
+        kind = re.split(r"[<>=]", text)[0].strip()
+        hint = suggest(kind, ("latency", "size", "quality"), " ").strip()
+        raise PretuneError(f"--target {text}: not a target; {hint} {EXAMPLES}")
     kind, sign, value = form[1], form[2], form[3]
     if (sign == "<=") == (kind == "quality") and sign != "=":
         raise PretuneError(f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}, not {sign}")

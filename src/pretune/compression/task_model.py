@@ -96,7 +96,7 @@ def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, An
     first, last = next(iter(models)), list(models)[-1]
     facts = summarize_gains(costs[first], costs[last])
     if "warning" in facts:
-        log_info(f"compressed, but {facts['warning']}")
+        log_info(f"the model was compressed, but {facts['warning']}")
     if scores.get(first):
         facts["relative_quality"] = scores[last] / scores[first]
     return {"models": rows, **facts}

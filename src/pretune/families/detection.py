@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError
 def detect_family(
     content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
-    """Detect a model's family from its `transformers` class or else its tensor names; return it and the evidence."""
+    """Detect a model's family from its `transformers` class or else its tensor names; return it, and the reason."""
     published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
     if class_name and len(by_class) == 1:
@@ -39,7 +39,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors and config.json keys a family does not know; all tensors if none is in a layer."""
+    """Return the numbers of tensor names and of config.json keys that are unknown to a model family."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):

@@ -20,7 +20,7 @@ SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
 def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the `transformers` classes for tagging and question answering by head; `name` is the class prefix.
+    """Return the `transformers` classes for tagging and question answering by head; all begin with `name`.
 
     >>> token_classes("Bert")[frozenset({"tag"})]
     'BertForTokenClassification'
@@ -39,7 +39,7 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
 
 
 def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the usual `transformers` class of an encoder for each set of heads; `name` is the class prefix."""
+    """Return the usual `transformers` class of an encoder for each set of heads; all class names begin with `name`."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -95,7 +95,7 @@ class Family:
                 )
         for key, meaning in UNSUPPORTED_KEYS.items():
             if content.get(key):
-                raise PretuneError(f"{where}: {key}: {meaning}")
+                raise PretuneError(f"{where}: the model cannot be loaded because of the key {key}: {meaning}")
         known = get_type_hints(self.config)
         # Token ids that the file sets to null come from the tokenizer.
         stated = {key: value for key, value in values.items() if value is not None or not key.endswith("_token_id")}

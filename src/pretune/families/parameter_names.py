@@ -35,7 +35,7 @@ def own_rows(*names: str) -> list[Row]:
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for the parts of classification and multiple-choice heads."""
+    """Return (published name, pretune name) pairs for the `pooler` and `output` of two heads, classify and choose."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -223,7 +223,7 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return the outputs in `ours` of heads not in `heads` that share a published name with a head in `heads`."""
+        """Return output parameters in `ours` of heads outside `heads` that share a published name with heads inside."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
@@ -245,9 +245,7 @@ class NameTable:
         self, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, Tensors]:
         """Convert pretune's parameters `ours` to a published checkpoint; return it and the parameters it cannot hold.
-
-        If two heads share a published name (mlm and classify in ModernBERT), the one in `heads` gets it.
-        """
+        If two heads share a published name (mlm and classify in ModernBERT), the one in `heads` gets it."""
         checkpoint: Tensors = {}
         rest: Tensors = {}
         names = {name: self.published_names(name) for name in ours}
@@ -280,7 +278,7 @@ class NameTable:
         return [f"{name}.{part}" for part in range(parts)]
 
     def _like(self, name: str) -> str | None:
-        """Return the name of the tensor of shape (heads, head width) that a folded matrix is reshaped like, or None."""
+        """Return the name of the tensor (heads, head width) that shapes the columns of the matrix `name`, or None."""
         for pattern, like in self.folded.items():
             if match := pattern.fullmatch(name):
                 return _fill(like, match.groupdict())

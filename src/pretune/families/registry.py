@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pretune.families.family import Family
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.plugins import entry_point_objects
 
 GROUP = "pretune.families"
@@ -43,5 +43,5 @@ def find_family(name: str, where: str, class_name: str = "") -> Family:
     """
     families = FAMILIES if name in FAMILIES else known_families()
     if name not in families:
-        raise PretuneError(f"{where}: unknown model family {name!r}; known: {', '.join(sorted(families))}")
+        raise PretuneError(f"{where}: unknown model family {name!r}; {suggest(name, families)}")
     return families[name].variant(class_name)

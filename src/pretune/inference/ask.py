@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.objectives import parse_objective, single_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.classify import class_answer
@@ -78,7 +77,7 @@ class ClozeQuestion:
 
 
 def load_cloze_predictor(
-    reference: str | Path, question: ClozeQuestion, ignore_mismatched: bool = False
+    reference: ModelReference, question: ClozeQuestion, ignore_mismatched: bool = False
 ) -> Callable[[LabeledRows], list[Answer]]:
     """Load a model; return a function that answers a cloze question, such as "{text} It was [MASK].", for each row."""
     if not is_masked_language_model(reference):
@@ -103,14 +102,14 @@ def load_cloze_predictor(
 
 
 def load_text_generator(
-    reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
+    reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
 ) -> TextGenerator | Seq2SeqGenerator:
     """Load a decoder or an encoder-decoder for text generation."""
     kind: type[TextGenerator | Seq2SeqGenerator] = Seq2SeqGenerator if is_encoder_decoder(reference) else TextGenerator
     return kind.load(reference, device, ignore_mismatched)
 
 
-def is_masked_language_model(reference: str | Path) -> bool:
+def is_masked_language_model(reference: ModelReference) -> bool:
     """Return whether a model is a masked language model rather than a generative one."""
     family, content = read_config(find_folder(reference))
     objective = content.get("pretune", {}).get("objective")
@@ -147,11 +146,11 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Return the parsed cloze template, whose placeholders are columns of `rows`."""
+        """Return the cloze template of the question, parsed with the columns of `rows` as placeholders."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return the input of each row, few-shot examples and its prompt, truncated so that `spare` more tokens fit."""
+        """Return one input per row (few-shot examples, then its prompt), cut to leave room for `spare` more tokens."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
         length = (self.model.backbone.max_positions or LENGTH) - (0 if template.target else spare)
@@ -168,14 +167,14 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a prompt: an instruction, and the last examples that fit into `most` tokens."""
+        """Return the text before a prompt, at most `most` tokens: an instruction, then the last few-shot examples."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
             if dropped == len(examples) or len(tokenizer.encode(text)) <= most:
                 break
         if dropped:
-            log_info(f"only {len(examples) - dropped} of {len(examples)} examples fit into half of the model's input")
+            log_info(f"the prompt has only {len(examples) - dropped} of {len(examples)} examples; more do not fit")
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
@@ -217,7 +216,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Tokenize the text of each answer; return token ids by answer, and raise an error if one has no tokens."""
+        """Return the token ids of each answer, given its text; raise an error if an answer has no tokens."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -274,7 +273,7 @@ class ClozePredictor:
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
-    """Return few-shot examples in random order, because the last ones in a prompt have the most influence."""
+    """Return few-shot examples in random order, as the last ones in a prompt influence a model most."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from pretune.models.checkpoint_heads import stored_objectives, text_embedding_of
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
+from pretune.models.name_resolution import ModelReference
 from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import RenamedTask, single_objective
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
@@ -30,7 +30,7 @@ TOP = -1  # the top layer
 
 @torch.no_grad()
 def embed_texts(
-    reference: str | Path,
+    reference: ModelReference,
     texts: Sequence[str],
     pooling: str | None = None,
     layer: int = TOP,
@@ -67,7 +67,7 @@ def embed_texts(
     if not ignore_mismatched and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
         raise PretuneError(
             f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
-            "fine-tune the model with contrast first"
+            "fine-tune the model with the task contrast first"
         )
     before = prompt_tokens(
         prompt, model.require_tokenizer(), model.family.template, model.longest or DEFAULT_MAX_LENGTH
@@ -95,7 +95,7 @@ def embed_texts(
     return np.stack([found[row] for row in range(len(texts))])
 
 
-def embedding_task(reference: str | Path, pooling: str | None) -> Any:
+def embedding_task(reference: ModelReference, pooling: str | None) -> Any:
     """Return the task whose head computes a model's embeddings; for a model without one, a task that only pools."""
     trained = stored_objectives(reference)
     tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if part.kind == Contrast.name]

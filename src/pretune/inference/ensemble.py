@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from pretune.inference.predict import Predictor, find_task, load_task_model, read_excerpt, rows_without_tokens
+from pretune.models.name_resolution import ModelReference
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
 from pretune.runtime.devices import choose_device
@@ -42,7 +43,7 @@ class Ensemble:
 
     def __init__(
         self,
-        references: Sequence[str],
+        references: Sequence[ModelReference],
         ignore_mismatched: bool = False,
         device: torch.device | None = None,
         name: str | None = None,
@@ -68,7 +69,7 @@ class Ensemble:
         return Predictions(by_model, combined, columns, truncated, lines, blank)
 
 
-def shared_task(references: Sequence[str], name: str | None = None) -> Task:
+def shared_task(references: Sequence[ModelReference], name: str | None = None) -> Task:
     """Return the task that all models share (`name` chooses one of several), or raise an error if they differ."""
     _, first = find_task(references[0], name)
     labels = first.labels
@@ -76,7 +77,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
         _, task = find_task(reference, name)
         if task.name != first.name:
             raise PretuneError(
-                f"{reference} was trained for {task.name}, and {references[0]} for {first.name}; "
+                f"{reference} was trained for the task {task.name}, and {references[0]} for {first.name}; "
                 "an ensemble needs models for the same task"
             )
         if set(others := task.labels) != set(labels):
@@ -85,7 +86,7 @@ def shared_task(references: Sequence[str], name: str | None = None) -> Task:
                 "an ensemble needs models with the same labels"
             )
     if len(references) > 1 and not first.combinable:
-        raise PretuneError(f"{first.name}: the predictions of several models cannot be averaged; give one model")
+        raise PretuneError(f"predictions for the task {first.name} cannot be averaged over models; give one model")
     return first
 
 
@@ -95,7 +96,7 @@ def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], exampl
 
 
 def predict_excerpts(
-    references: Sequence[str],
+    references: Sequence[ModelReference],
     parts: Iterable[TableChunk],
     columns: Mapping[str, str],
     *,
@@ -112,7 +113,7 @@ def predict_excerpts(
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if executor == "ray":
-        models = tuple(absolute_if_exists(reference) for reference in references)
+        models = tuple(absolute_if_exists(str(reference)) for reference in references)
         calls = ((models, ignore_mismatched, name, part, named, answered) for part, named in jobs)
         yield from ((job[3], answers) for job, answers in run_on_ray(predict_on_ray, calls, on_gpu=True))
         return
@@ -120,14 +121,13 @@ def predict_excerpts(
         ensemble = Ensemble(references, ignore_mismatched, name=name, quick=quick)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
+    names = tuple(map(str, references))  # the processes read the models themselves
     threads = max(1, torch.get_num_threads() // processes)
     pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=start_worker, initargs=(threads,))
     waiting: deque[tuple[TableChunk, Future[Predictions]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append(
-                (part, pool.submit(predict_on_cpu, tuple(references), ignore_mismatched, name, part, named, answered))
-            )
+            waiting.append((part, pool.submit(predict_on_cpu, names, ignore_mismatched, name, part, named, answered)))
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -145,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield (chunk, dictionary from role to column) for chunks of a table; the first chunk of a file determines it."""
+    """Yield each chunk with its columns by role (`text`, …), which are inferred from the first chunk of each file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -160,7 +160,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict a chunk of a table in a Ray job; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return an ensemble's predictions in a Ray job; further arguments are those of `Ensemble.__call__`."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -168,5 +168,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Predict a chunk of a table in a worker process on a CPU; `job` holds the arguments of `Ensemble.__call__`."""
+    """Return an ensemble's predictions in a process on a CPU; further arguments are those of `Ensemble.__call__`."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

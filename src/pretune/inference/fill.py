@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from pretune.inference.nan_check import check_not_nan
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference, family_of
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.masking import choose_masked, word_units
 from pretune.packed import pack
@@ -32,8 +33,17 @@ class MaskFiller:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, ignore_mismatched: bool = False) -> MaskFiller:
+    def load(cls, reference: ModelReference, ignore_mismatched: bool = False) -> MaskFiller:
         """Load a masked language model and its tokenizer from a run folder or a model folder."""
+        stored = stored_objectives(reference)
+        trained = {part.shared_head for part in stored.objectives} if stored is not None else set()
+        family = family_of(reference)
+        # The head of a decoder with tied embeddings has no parameters of its own whose absence would show.
+        if "mlm" not in trained and frozenset({"lm"}) in family.classes and frozenset({"mlm"}) not in family.classes:
+            raise PretuneError(
+                f"{reference}: this {family.name} was not trained to fill masks; use a model trained with mlm, or continue "
+                "texts with `pretune generate`"
+            )
         model = load_model(reference, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
         return cls.of(model)
@@ -79,7 +89,7 @@ class MaskFiller:
             )
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) > longest:
-            raise PretuneError(f"the text has {len(ids)} tokens, but the model has {longest} positions; shorten it")
+            raise PretuneError(f"the text has {len(ids)} tokens; shorten it to the model's {longest} positions")
         filled = self.complete(ids, gaps)
         return {"text": text, "gaps": self.candidates(ids, gaps, top_k), "filled": tokenizer.decode(filled)}
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import TOKENS
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.nn.attention.patterns import Pattern, causal, permutation
 from pretune.nn.attention.patterns import prefix as prefix_pattern
 from pretune.packed import pack
@@ -90,7 +90,7 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one causal LM input, special tokens (`frame`) before `ids`, that scores the tokens at indices `counted`."""
+    """Yield one causal LM input, special tokens (`frame`) and then `ids`, to score the tokens at indices `counted`."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -101,7 +101,7 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per direction; a token in `counted` weighs 0.5 in each, or 1 if it has context in only one."""
+    """Yield inputs of a forward and a backward LM; if both score a token at `counted`, the two scores are averaged."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -114,7 +114,7 @@ def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Itera
 
 
 def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per index in `counted`: the token ids with that token masked, with special tokens (`frame`)."""
+    """Yield one masked LM input per index in `counted`: `ids` with that token masked, and special tokens (`frame`)."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
@@ -124,7 +124,7 @@ def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scori
 
 
 def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input per index in `counted`: the token ids with a query for that token, between special tokens."""
+    """Yield one XLNet input per index in `counted`: `ids` in special tokens (`frame`), and a query for that token."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -141,7 +141,7 @@ def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scor
 
 
 def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input, `ids` between special tokens (`frame`), that scores the tokens at indices `counted` in place."""
+    """Yield one input, the unchanged `ids` in special tokens (`frame`), to score the tokens at indices `counted`."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
@@ -158,7 +158,7 @@ def _token_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tenso
 
 
 def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities, (m,), that tokens are original, by the head of a replaced-token discriminator."""
+    """Return the log-probabilities, (m,), that tokens are not replaced, according to the head of an ELECTRA model."""
     return F.logsigmoid(-head(states).float())
 
 
@@ -186,7 +186,7 @@ class LikelihoodScorer:
 
     @classmethod
     def load(
-        cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False
+        cls, reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
     ) -> LikelihoodScorer:
         """Load a language model from a run folder or a model folder, to score texts with it."""
         mixture = stored_objectives(reference)
@@ -206,7 +206,7 @@ class LikelihoodScorer:
 
     @property
     def method(self) -> ScoringMethod:
-        """Return the method that scores texts with the model's objective, such as masked language modeling."""
+        """Return the method to score texts that fits the model's pretraining objective, such as masked LM."""
         return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
     @property
@@ -267,7 +267,7 @@ class LikelihoodScorer:
         length: int | None,
         stride: int | None,
     ) -> Iterator[ScoringInput]:
-        """Yield the model inputs that score all windows of all texts, given the token ids and order of the texts."""
+        """Yield the model inputs that score windows of texts, given the token ids and the processing order of texts."""
         frame, method = self.frame, self.method
         longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.max_positions or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
@@ -298,7 +298,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Score the inputs `views`: add log-likelihoods to `sums` by text and token, and copy them to `found`."""
+        """Add the scores of the inputs `views` to `sums`, one array per text, and copy sums that changed to `found`."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]

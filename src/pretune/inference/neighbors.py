@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,11 @@ import torch
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import progress
 from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.character_ids import decode_characters
@@ -26,7 +25,7 @@ MAX_SENTENCE_LENGTH = 1000  # longer ones are usually tables and lists
 
 
 def find_neighbors(
-    reference: str | Path,
+    reference: ModelReference,
     word: str,
     text: str | None,
     documents: Iterable[str],
@@ -72,7 +71,7 @@ def find_neighbors(
 def nearest_words(
     own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top_k: int
 ) -> list[dict[str, Any]]:
-    """Return the `top_k` words among the indices `others` that are most similar to word `own`, with their sentences."""
+    """Return the `top_k` words at the indices `others` that are most similar to the word at `own`, with sentences."""
     similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):
@@ -116,8 +115,9 @@ def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokeniz
     for index in map(int, in_text):
         if words[index].casefold() == spelled:
             return index
-    listed = ", ".join(islice((words[index] for index in map(int, in_text)), 20))
-    raise PretuneError(f"the word {word!r} is not in the text; choose one of {listed}")
+    known = [words[index] for index in map(int, in_text)]
+    instead = f"choose one of {', '.join(known[:20])}"
+    raise PretuneError(f"the word {word!r} is not in the text; {suggest(word, known, instead)}")
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import batches_by_length
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer
 from pretune.runtime.arrays import Array
@@ -29,7 +30,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 TEXTS = Path("texts")  # stands for the file of texts that do not come from a file
 
 
-def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
+def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixture, Task]:
     """Return a model's objectives and its task (`name` chooses among several), read from its configuration."""
     mixture = stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
@@ -51,7 +52,7 @@ def find_task(reference: str | Path, name: str | None = None) -> tuple[Mixture, 
 
 
 def load_task_model(
-    reference: str | Path, ignore_mismatched: bool = False, name: str | None = None
+    reference: ModelReference, ignore_mismatched: bool = False, name: str | None = None
 ) -> tuple[Model, Task]:
     """Load a model, and return it with the task it was trained for; if there are several, `name` chooses one."""
     mixture, task = find_task(reference, name)
@@ -158,7 +159,7 @@ def read_excerpt(task: Task, part: TableChunk, columns: Mapping[str, str], answe
 
 
 def predict_texts(
-    reference: str | Path,
+    reference: ModelReference,
     texts: Sequence[str] | str,
     pairs: Sequence[str] | None = None,
     ignore_mismatched: bool = False,

@@ -10,6 +10,7 @@ from typing import Any
 
 from pretune.inference.ensemble import Predictions, shared_task
 from pretune.metrics import score
+from pretune.models.name_resolution import ModelReference
 from pretune.objectives.task import Answer, Task
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.labeled import Row, TableChunk, read_chunks, table_rows
@@ -26,7 +27,7 @@ def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Itera
 class PredictionColumns:
     """A callable that adds predictions to table rows as new columns; a name that exists gets the prefix `predicted_`.
 
-    With `probabilities`, each class gets a column; otherwise they stay a dictionary (`nested`) or are left out.
+    With `probabilities`, each class gets a column; otherwise probabilities are a dictionary if `nested`, else left out.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = TableChunk(Path("x.csv"), [(2, row)], row)
@@ -39,7 +40,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return the rows of a table chunk with predictions as new columns; `lines` has the line of each prediction."""
+        """Return table rows with predictions as new columns; if rows may have several, `lines` has the line of each."""
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
@@ -58,7 +59,7 @@ class PredictionColumns:
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
-        """Return a prediction as columns; class probabilities get one column each, stay nested, or are left out."""
+        """Return a prediction as columns, with class probabilities in the format chosen in the constructor."""
         classes = answer.get("probabilities")
         if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}
@@ -82,7 +83,7 @@ def group_by_row(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answe
 class ScoreTable:
     """The scores of one or several models, and of their ensemble, on labeled files."""
 
-    def __init__(self, references: Sequence[str], name: str | None = None) -> None:
+    def __init__(self, references: Sequence[ModelReference], name: str | None = None) -> None:
         self.references, self.name = references, name
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
@@ -96,7 +97,7 @@ class ScoreTable:
     def table(self) -> list[dict[str, Any]]:
         """Return one row of metrics per model and one for the ensemble, for each file."""
         task = shared_task(self.references, self.name)
-        names = [*self.references, "together"]
+        names = [*map(str, self.references), "together"]
         rows = []
         for file, (columns, by_model) in self.files.items():
             examples = task.read(file, columns)

@@ -26,14 +26,14 @@ EXCERPT_ROWS = 1024  # texts per excerpt
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task that all teachers share; raise an error if it cannot label texts, or not with `labels`."""
+    """Return the task that all teachers share; raise an error if it cannot be distilled or its labels differ."""
     task = shared_task(teachers)
     known = list(task.labels)
     if not task.distillable or task.name != task.kind or task.multi_label:
         known_tasks = ", ".join(name for name in task_names() if OBJECTIVES[name].distillable)
         raise PretuneError(
-            f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
-            f"{known_tasks}, with one label per text"
+            f"{teachers[0]}: this teacher's task, {task.name}, cannot be distilled from texts; choose a teacher for "
+            f"one of the tasks {known_tasks}, with one label per text"
         )
     if labels is not None and set(known) != set(labels):
         raise PretuneError(
@@ -54,7 +54,7 @@ def label_with_teachers(
 ) -> Array:
     """Return the mean predictions of teachers for rows, from the file `cache` if it is up to date.
 
-    They are probabilities, (rows, labels), or numbers or texts, (rows, 1), if the task has no labels.
+    Predictions are probabilities, (rows, labels), or numbers or texts, (rows, 1), if the task has no labels.
     """
     digest = teacher_fingerprint(teachers, rows, labels)
     if cache.is_file():

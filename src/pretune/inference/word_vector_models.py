@@ -15,6 +15,7 @@ from pretune.models.model import Model, Network
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.sentences import split_sentences
@@ -43,7 +44,7 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
     """Copy word vectors into a model's embedding for the words of its vocabulary; return the number of words found.
 
-    The vectors go into the word embedding of a task's head, if it has one (`on elmo`), not into the input embedding.
+    If a task's head has its own word embedding (next to ELMo), vectors go there, not into the model's input embedding.
     """
     tokenizer = model.require_tokenizer()
     table = word_embedding_table(model)
@@ -88,10 +89,7 @@ def train_word_vectors(
     documents: Iterable[Document], kind: str, language: str, lowercase: bool, **options: Any
 ) -> WordVectors:
     """Train word vectors on documents with gensim and return them, frequent words first."""
-    try:
-        from gensim.models import FastText, Word2Vec
-    except ImportError as error:
-        raise PretuneError('training word vectors needs gensim: pip install "pretune[vectors]"') from error
+    gensim = import_optional("gensim.models", "training word vectors")
     cutter: Any = word_level_tokenizer([], lowercase=lowercase).backend
     sentences = [
         [word for word, _ in cutter.pre_tokenizer.pre_tokenize_str(cutter.normalizer.normalize_str(text[start:end]))]
@@ -100,7 +98,7 @@ def train_word_vectors(
     ]
     if not sentences:
         raise PretuneError("there is no text to train word vectors on; give documents that are not empty")
-    learn: Any = FastText if kind == "fasttext" else Word2Vec
+    learn: Any = gensim.FastText if kind == "fasttext" else gensim.Word2Vec
     try:
         model = learn(sentences, sg=int(kind != "cbow"), **options)
     except RuntimeError as error:

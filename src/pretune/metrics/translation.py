@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 
 
 def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Return corpus BLEU and chrF of translations, and sacrebleu's signature, which identifies the variant of BLEU."""
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError as error:
-        raise PretuneError('BLEU needs sacrebleu; install it with: pip install "pretune[eval]"') from error
+    sacrebleu = import_optional("sacrebleu.metrics", "BLEU")
     if len(translations) != len(references):
         raise PretuneError(
             f"there are {len(translations)} translations but {len(references)} references; give one reference each"
         )
-    bleu, texts = BLEU(), (list(translations), [list(references)])
+    bleu, texts = sacrebleu.BLEU(), (list(translations), [list(references)])
     return {
         "bleu": round(bleu.corpus_score(*texts).score, 2),
-        "chrf": round(CHRF().corpus_score(*texts).score, 2),
+        "chrf": round(sacrebleu.CHRF().corpus_score(*texts).score, 2),
         "signature": str(bleu.get_signature()),
     }

@@ -83,9 +83,7 @@ def extend_positions(
     model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy"
 ) -> tuple[Model, dict[str, Any]]:
     """Return a copy of a model with learned positions extended to `longest`, and a report.
-
-    The old embeddings are repeated, as in Longformer (Beltagy et al., 2020), or interpolated, according to `how`.
-    """
+    The old embeddings are repeated, as in Longformer (Beltagy et al., 2020), or interpolated, according to `how`."""
     before = model.backbone.max_positions
     if before is None:
         raise PretuneError(
@@ -119,7 +117,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a copy of a model with a new configuration: a random backbone, and heads whose token entries are 0."""
+    """Return a copy of a model with a new configuration: a random backbone, and zeros in heads' vocabulary tensors."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))

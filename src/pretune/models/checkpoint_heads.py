@@ -8,14 +8,14 @@ from typing import Any
 
 from pretune.families.family import Family
 from pretune.models.hf_config import CONFIG_FILE, problem_objective, published_class, read_config, stored_labels
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.models.sentence_transformers import read_layout
 from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import Mixture, parse_objective
 from pretune.objectives.tasks.contrast import Contrast
 
 
-def stored_objectives(reference: str | Path) -> Mixture | None:
+def stored_objectives(reference: ModelReference) -> Mixture | None:
     """Return the objectives that a stored model has heads for, or None; `reference` is a folder or a model name."""
     folder = find_folder(reference)
     family, content = read_config(folder)
@@ -33,14 +33,14 @@ def stored_objectives(reference: str | Path) -> Mixture | None:
     return parse_objective(objective, section.get("tasks"), **known) if objective else None
 
 
-def unsupported_head(reference: str | Path) -> str:
+def unsupported_head(reference: ModelReference) -> str:
     """Return a description of a model's head that pretune does not support, for error messages, or "" if none."""
     family, content = read_config(find_folder(reference))
     head = family.unsupported_classes.get(class_name := published_class(content), "")
     return f"its class {class_name} has {head}" if head else ""
 
 
-def text_embedding_of(reference: str | Path) -> TextEmbedding | None:
+def text_embedding_of(reference: ModelReference) -> TextEmbedding | None:
     """Return the settings for text embeddings of a model, given by folder or name, or None if it has none."""
     return read_embedding(find_folder(reference))
 
@@ -54,7 +54,7 @@ def read_embedding(folder: Path) -> TextEmbedding | None:
 
 
 def stored_heads(family: Family, content: Mapping[str, Any]) -> set[str]:
-    """Return the names of the heads that a checkpoint may have: those of its class and of its training objectives."""
+    """Return the heads that a config.json implies: those of its `transformers` class and of its training objectives."""
     objective = content.get("pretune", {}).get("objective", "")
     parts = parse_objective(objective).objectives if objective else ()
     class_name = published_class(content)

@@ -15,7 +15,7 @@ from pretune.families import find_family
 from pretune.families.detection import detect_family
 from pretune.families.family import Family
 from pretune.models.weight_files import read_shapes
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.parsing import read_mapping, validate_schema
 from pretune.runtime.progress import log_info
 
@@ -28,7 +28,7 @@ Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
 class ShapeSection(TypedDict, total=False):
-    """The entry `shape` of a config.json: the sizes that pruning changed, as `PrunedShape.write` writes them."""
+    """The entry `shape` of a config.json: the numbers of layers, heads, and units that pruning has left."""
 
     layers: list[Annotated[int, Ge(0)]]
     heads: dict[str, Size]
@@ -151,7 +151,7 @@ def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path
     """Return the name of the task for the `problem_type` in a config.json; by default, one label means regression."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:
-        raise PretuneError(f"{where}: unknown problem_type {problem!r}; known: {', '.join(PROBLEMS)}")
+        raise PretuneError(f"{where}: unknown problem_type {problem!r}; {suggest(str(problem), PROBLEMS)}")
     if problem == "regression" and len(labels) > 1:
         raise PretuneError(f"{where}: problem_type regression supports only one output, but there are {len(labels)}")
     return PROBLEMS[problem]

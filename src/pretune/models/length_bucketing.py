@@ -26,7 +26,7 @@ def text_batches(
     length: int | None = None,
     change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Yield batches of tokenized texts of similar length, modified by `change`; `batch.rows` has their indices."""
+    """Yield batches of tokenized texts of similar length, modified by `change`; `batch.rows` has the texts' indices."""
     longest = length or model.longest or DEFAULT_MAX_LENGTH
     arrangement = arrange_texts(model, texts, pairs, longest)
     if arrangement.truncated:
@@ -44,7 +44,7 @@ def arrange_texts(model: Model, texts: Sequence[str], pairs: Sequence[str] | Non
 def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
-    """Yield batches of sequences of similar length, passed through `change`; `batch.rows` has their indices."""
+    """Yield batches of sequences of similar length, modified by a function `change`; `batch.rows` has their indices."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
     plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)

@@ -18,7 +18,8 @@ from pretune.families.family import Family
 from pretune.models.checkpoint_heads import read_embedding, stored_heads, stored_objectives
 from pretune.models.hf_config import CONFIG_FILE, read_config, stored_labels
 from pretune.models.model import Model, Network
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
+from pretune.models.open_model import OpenModel
 from pretune.models.saving import check_encoder
 from pretune.models.sentence_transformers import read_layout
 from pretune.models.weight_files import HEAD_FILE, read_weights
@@ -38,7 +39,7 @@ FEW_LAYERS = 64  # up to this number, layers may share their weights
 DERIVED_NUMBERS = 1 << 24  # numbers of a network that are not in its weights: tables computed from its configuration
 
 
-def load(reference: str | Path, *, ignore_mismatched: bool = False) -> Model:
+def load(reference: ModelReference, *, ignore_mismatched: bool = False) -> Model:
     """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
 
     Weights are model.safetensors or pytorch_model.bin, in one file or in shards; a pickle is read only if it holds
@@ -54,7 +55,7 @@ def load(reference: str | Path, *, ignore_mismatched: bool = False) -> Model:
 
 
 def load_model(
-    reference: str | Path,
+    reference: ModelReference,
     objectives: Mixture | None = None,
     seed: int = 0,
     ignore_mismatched: bool = False,
@@ -65,7 +66,7 @@ def load_model(
     Parameters
     ----------
     reference
-        A run folder, a bundled model, or a folder in the Hugging Face layout.
+        A run folder, a bundled model, a folder in the Hugging Face layout, or an open model, whose parameters are shared.
     objectives
         The objectives whose heads the model gets: from the checkpoint if it has them, otherwise new ones.
     seed
@@ -77,6 +78,8 @@ def load_model(
 
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
+    if isinstance(reference, OpenModel) and not seed and not dropout:
+        return reference.load(objectives, ignore_mismatched)
     folder = find_folder(reference)
     family, content = read_config(folder)
     path = folder / CONFIG_FILE
@@ -102,7 +105,7 @@ def load_model(
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
             f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} "
-            "tensors; correct it"
+            "tensors; use files that belong together"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _with_path(path, lambda: shape.apply(family.build(config)))
@@ -184,7 +187,7 @@ def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) ->
         raise PretuneError(
             f"{problem}{if_option('ignore-mismatched', '; pass --ignore-mismatched to continue without them')}"
         )
-    log_info(f"{problem}; {consequence}")
+    log_info(f"mismatch of checkpoint and model ignored: {problem}; {consequence}")
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -194,7 +197,7 @@ def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
             f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; "
-            "correct it"
+            "use files that belong together"
         )
 
 
@@ -203,7 +206,7 @@ def _with_path(path: Path, read: Callable[[], Result]) -> Result:
     try:
         return read()
     except PretuneError as error:
-        raise PretuneError(f"{path}: {error}") from error
+        raise PretuneError(f"{path}: the model cannot be loaded: {error}") from error
 
 
 def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:

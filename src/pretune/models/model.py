@@ -66,10 +66,10 @@ class Network(nn.Module):
 class Model:
     """A network with everything needed to use it: family, configuration, parameters, tokenizer, and task settings.
 
-    `pretune.load` reads a model from a folder; `save` and `export` write it. `backbone` is the network without heads;
-    `root.heads` holds the heads by the names of their objectives.
+    It is the `core` of the model that `pretune.load` returns; `save` and `export` write it. `backbone` is the network
+    without heads; `root.heads` holds the heads by the names of their objectives.
 
-    >>> model = pretune.load("runs/mine")  # doctest: +SKIP
+    >>> model = pretune.load("runs/mine").core  # doctest: +SKIP
     >>> model.export("for-others/")  # doctest: +SKIP
     """
 
@@ -95,7 +95,7 @@ class Model:
 
     @property
     def longest(self) -> int | None:
-        """The maximum sequence length in tokens, from the positions and `max_length`; None for no limit."""
+        """The maximum sequence length in tokens, set by `max_length` or the number of positions; None for no limit."""
         return min(
             (limit for limit in (self.max_length, self.backbone.max_positions) if limit is not None), default=None
         )
@@ -121,7 +121,7 @@ class Model:
             )
         return self.tokenizer
 
-    def require_trained(self, head: str, where: str | Path, advice: str) -> None:
+    def require_trained(self, head: str, where: object, advice: str) -> None:
         """Raise an error, ending in `advice`, if a head still has random weights; `where` names the model."""
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
@@ -132,7 +132,7 @@ class Model:
                 f"shape), so its predictions would be random; {advice}"
             )
 
-    def report_skipped_heads(self, where: str | Path) -> None:
+    def report_skipped_heads(self, where: object) -> None:
         """Log which heads of the checkpoint were not loaded, if any; `where` names the model."""
         if self.skipped_head_tensors:
             heads = dict.fromkeys(re.sub(r"(\.bias)?(\.weight)?$", "", name) for name in self.skipped_head_tensors)

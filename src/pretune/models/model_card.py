@@ -40,7 +40,7 @@ print(len(vectors), len(vectors[0]))""",
     "fill": """print(pretune.fill($name, [$masked])[0]["filled"])""",
     "generate": """print(pretune.generate($name, ["The train"], max_new_tokens=20)[0])""",
     "load": """model = pretune.load($name)
-print(model.family.name, model.config)""",
+print(model.family, model.config)""",
 }
 SENTENCE_TRANSFORMERS = """
 from sentence_transformers import SentenceTransformer
@@ -194,10 +194,8 @@ def write_card(
     license: str | None = None,
 ) -> None:
     """Write the model card, README.md, of a folder with config.json and weights.
-
     `exported` marks a folder for other libraries; `source`, the folder that it was exported from, has a card whose
-    license and language are kept, unless `license` is given.
-    """
+    license and language are kept, unless `license` is given."""
     subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
     license = license or before.get("license")
@@ -217,7 +215,7 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a model card's metadata for the Hugging Face Hub; `before` is the metadata of an earlier card."""
+    """Return a model card's Hub metadata, given the model `subject` and the metadata `before` of an earlier card."""
     # English is the default of the option, so that it does not tell the language of the text.
     written = str(history.recipe.get("language", "")) if history is not None else ""
     language = before.get("language") or ("" if written in ("en", "lines") else written)
@@ -241,7 +239,7 @@ def metadata(
 
 
 def description(subject: CardModel, source: Path | None) -> str:
-    """Return the paragraph of a model card that describes the model; `source` is the folder it was exported from."""
+    """Return the paragraph of a model card that describes the model `subject`, exported from the folder `source`."""
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
     if "contrast" in subject.kinds and "embedding" in subject.ours:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TypeAlias
 
 from pretune.families import find_family
 from pretune.families.family import Family
@@ -12,17 +14,20 @@ from pretune.models.presets import find_preset, is_preset, preset_names
 from pretune.models.sentence_transformers import transformer_folder
 from pretune.runtime.errors import PretuneError, suggest
 
+# The name of a bundled model or preset, the path of a folder, or an object that stands for one, such as an open model
+ModelReference: TypeAlias = str | os.PathLike[str]
 
-def find_folder(reference: str | Path) -> Path:
+
+def find_folder(reference: ModelReference) -> Path:
     """Return a model's folder (in sentence-transformers, its Transformer's), given a path or a bundled model's name."""
-    folder = transformer_folder(Path(reference))
+    name = os.fspath(reference)
+    folder = transformer_folder(Path(name))
     if (folder / CONFIG_FILE).is_file():
-        if str(reference) in (*bundled_names(), *preset_names()):
+        if name in (*bundled_names(), *preset_names()):
             log_once(f"{reference}: this is a folder and a known model name; the model in the folder is used")
         return folder
     if folder.is_dir():
         raise PretuneError(f"{folder}: there is no model in this folder (no {CONFIG_FILE}); check the path")
-    name = str(reference)
     if name in bundled_names():
         return bundled_folder(name)
     if is_preset(name):
@@ -34,12 +39,12 @@ def find_folder(reference: str | Path) -> Path:
     raise PretuneError(f"{name}: neither a model folder nor a known model name; {hint}")
 
 
-def family_of(reference: str | Path) -> Family:
+def family_of(reference: ModelReference) -> Family:
     """Return the model family of a folder, bundled model, or preset, without reading weights.
 
     >>> family_of("bert-tiny").name
     'bert'
     """
-    if is_preset(str(reference)):
-        return find_family(find_preset(str(reference))["family"], str(reference))
+    if is_preset(name := os.fspath(reference)):
+        return find_family(find_preset(name)["family"], name)
     return read_config(find_folder(reference))[0]

@@ -31,6 +31,7 @@ from pretune.packed import Batch
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import file_digest
 
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
@@ -84,7 +85,7 @@ class PaddedModel(nn.Module):
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """Return hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
+        """Return hidden states (b, L, width) of padded inputs (b, L) and, with a head, logits (b, [L,] classes)."""
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
@@ -133,10 +134,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
         raise PretuneError(
             f"{model.family.name}: encoder-decoders cannot be exported as an ONNX graph; use another model"
         )
-    try:
-        import onnx  # noqa: F401
-    except ImportError as error:
-        raise PretuneError("onnx is not installed; install it with: pip install 'pretune[export]'") from error
+    import_optional("onnx", "the export to ONNX")  # torch.onnx.export imports it, with an error of its own
     module = PaddedModel(model, scorer).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}
@@ -158,6 +156,7 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
                 dynamo=False,
                 do_constant_folding=False,  # ONNX Runtime does it; here it would store shared matrices twice
             )
+        remove_idle_casts(draft)
         if check:
             check_graph(model, scorer, draft)
         write_bytes(file, draft.read_bytes())
@@ -169,6 +168,28 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
     finally:
         EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)
+
+
+def remove_idle_casts(file: Path) -> None:
+    """Remove casts of weights to the type that they have from an ONNX file.
+
+    torch 2.11 writes them, and quantization of the graph does not recognize weights behind them.
+    """
+    onnx = import_optional("onnx", "export --format onnx")
+
+    model = onnx.load(file)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    casts = [node for node in model.graph.node if node.op_type == "Cast" and node.input[0] in kinds]
+    idle = [node for node in casts if node.attribute[0].i == kinds[node.input[0]]]
+    weights = {node.output[0]: node.input[0] for node in idle}
+    if not weights:
+        return
+    for node in idle:
+        model.graph.node.remove(node)
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = weights.get(name, name)
+    onnx.save(model, file)
 
 
 def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:

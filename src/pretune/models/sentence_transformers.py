@@ -127,11 +127,13 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
         wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != wanted:
-        raise PretuneError(f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct it")
+        raise PretuneError(
+            f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct the file"
+        )
 
 
 def transform_prefix(head: str, number: int) -> str:
-    """Return the prefix of the head's parameter names for module `number` after the pooling (the first is 0)."""
+    """Return the parameter-name prefix, in the head `head`, of the module with the index `number` after the pooling."""
     return f"heads.{head}.transforms.{number}."
 
 
@@ -252,7 +254,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     validate_schema(content, SentenceTransformersSettings, str(path))
     kind = content.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise PretuneError(f"{path}: this is a {kind}; pretune supports only models with one vector per text")
+        raise PretuneError(f"{path}: the model_type {kind} is not supported; use a model with one vector per text")
     return {
         "prompts": {name: text or "" for name, text in (content.get("prompts") or {}).items()},
         "default_prompt_name": content.get("default_prompt_name"),
@@ -299,9 +301,7 @@ def write_layout(
     folder: Path, embedding: TextEmbedding, hidden: int, max_length: int, head: str, state: Mapping[str, Tensor]
 ) -> None:
     """Write the files that turn a folder in the Hugging Face layout into a sentence-transformers folder.
-
-    `hidden` is the hidden size; `head` is the name of the head that computes embeddings; `state` has all parameters.
-    """
+    `hidden` is the hidden size; `head` is the name of the head that computes embeddings; `state` has all parameters."""
     kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})

@@ -243,7 +243,8 @@ class TextEmbedding:
         """Build a text embedding's description from a mapping in config.json; `where` names the file in errors."""
         entry = validate_schema(content, TextEmbeddingEntry, f"{where}: embedding")
         if unknown := sorted(content.keys() - TextEmbeddingEntry.__annotations__.keys()):
-            raise PretuneError(f"{where}: `embedding` has the unknown keys {', '.join(unknown)}; remove them")
+            hint = suggest(unknown[0], TextEmbeddingEntry.__annotations__, "remove them")
+            raise PretuneError(f"{where}: `embedding` has the unknown keys {', '.join(unknown)}; {hint}")
         parts: list[dict[str, Any]] = [dict(part) for part in entry.get("transforms", ())]
         transforms = tuple(TRANSFORMS[part.pop("kind")](**part) for part in parts)
         arguments: dict[str, Any] = {**entry, "pooling": tuple(entry["pooling"]), "transforms": transforms}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.errors import PretuneError, if_option, quote, suggest
 
 # Dense bf16 FLOPs per second, from the vendors' data sheets; the first name contained in the device's name applies.
 KNOWN = {
@@ -24,6 +24,7 @@ KNOWN = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
+DEVICES = ("cpu", "cuda")  # kinds of devices that commands run on
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -37,7 +38,7 @@ def choose_device(name: str | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise PretuneError(f"there is no device {name!r}; use cpu or cuda") from error
+        raise PretuneError(f"there is no device {quote(name)}; {suggest(name, DEVICES)}") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise PretuneError(f"this machine has no CUDA device{if_option('device', '; use --device cpu')}")
     return device

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pretune.runtime.atomic_io import LONGEST_NAME, write_json
-from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.errors import PretuneError, quote, suggest
 
 Schema = TypeVar("Schema")
 
@@ -132,7 +132,20 @@ def validate_schema(value: Any, schema: type[Schema], where: str) -> Schema:
         key = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"][0].lower() + problem["msg"][1:]
         place = f"{where}: {key}" if key else where
-        raise PretuneError(f"{place}: {message}, not {quote(problem['input'])}") from error
+        raise PretuneError(f"{place}: {message}, not {quote(problem['input'])}{suggest_choice(problem)}") from error
+
+
+def suggest_choice(problem: Mapping[str, Any]) -> str:
+    """Return a hint, "; did you mean …?", if a pydantic validation error is about a misspelled choice, else "".
+
+    >>> suggest_choice({"type": "literal_error", "input": "lineer", "ctx": {"expected": "'linear', 'cosine' or 'constant'"}})
+    "; did you mean 'linear'?"
+    """
+    if problem["type"] != "literal_error" or not isinstance(problem["input"], str):
+        return ""
+    choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+    hint = suggest(problem["input"], choices, " ")  # the message lists the choices already
+    return f"; {hint}" if hint.strip() else ""
 
 
 def is_file_name(name: str) -> bool:

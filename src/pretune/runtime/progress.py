@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from pretune.runtime.errors import LONGEST_MESSAGE, make_printable, shorten
 
+PROGRESS = "PRETUNE_PROGRESS"  # environment variable; "none" turns output off
 PLAIN_EVERY = 5.0  # seconds between lines if stderr is not a terminal
 Result = TypeVar("Result")
 
@@ -24,7 +25,7 @@ class ProgressBar(Protocol):
 
 def is_silent() -> bool:
     """Return whether progress output is off: if PRETUNE_PROGRESS=none, and in all processes of `torchrun` but the first."""
-    return os.environ.get("PRETUNE_PROGRESS") == "none" or os.environ.get("RANK", "0") != "0"
+    return os.environ.get(PROGRESS) == "none" or os.environ.get("RANK", "0") != "0"
 
 
 def log_info(line: str) -> None:
@@ -36,7 +37,7 @@ def log_info(line: str) -> None:
 
 def stream_text(pieces: Generator[str, None, Result]) -> Result:
     """Print pieces of text on stderr as a generator yields them, unless silent, and return the generator's result."""
-    off = os.environ.get("PRETUNE_PROGRESS") == "none"
+    off = os.environ.get(PROGRESS) == "none"
     while True:
         try:
             piece = next(pieces)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 
 Executor = Literal["local", "ray"]
 Result = TypeVar("Result")
@@ -64,10 +65,7 @@ def get_result(ray: Any, reference: Any) -> Any:
 
 def connect_ray() -> Any:
     """Return the Ray module, connected to the cluster at RAY_ADDRESS or on this machine, or else to a new local one."""
-    try:
-        import ray
-    except ImportError as error:
-        raise PretuneError("--executor ray needs Ray; install it with: pip install 'pretune[cluster]'") from error
+    ray = import_optional("ray", "--executor ray")
     if not ray.is_initialized():
         try:
             ray.init(log_to_driver=True, logging_level="ERROR", configure_logging=True)

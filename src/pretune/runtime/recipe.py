@@ -16,7 +16,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from pretune.runtime.errors import PretuneError, quote, suggest
-from pretune.runtime.parsing import parse_yaml, read_text, yaml_loader_and_dumper
+from pretune.runtime.parsing import parse_yaml, read_text, suggest_choice, yaml_loader_and_dumper
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -132,6 +132,20 @@ class LoadedObject:
     """A placeholder type for objects that Python callers may pass where the command line passes a path."""
 
 
+class InMemoryTable(LoadedObject):
+    """A placeholder type for tables that Python callers may pass where the command line passes a file of rows."""
+
+
+@cache
+def table_parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a command's parameters that take tables in memory, by their type hints."""
+    return tuple(name for name, hint in parameter_types(verb).items() if _takes_tables(hint))
+
+
+def _takes_tables(hint: Any) -> bool:
+    return hint is InMemoryTable or any(map(_takes_tables, get_args(hint)))
+
+
 @cache
 def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
     """Return the types of the parameters of a command's function; `include_extras` keeps annotations (help texts)."""
@@ -176,4 +190,4 @@ def _explain(verb: Callable[..., Any], problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{key!r} is missing: give --{key.replace('_', '-')} or put it in the recipe"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}"
+    return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}{suggest_choice(problem)}"

@@ -56,5 +56,5 @@ class Clock:
         return self.progress() >= 1.0
 
     def due(self, every: int | None, ahead: int = 0) -> bool:
-        """Return whether the steps so far, plus `ahead`, are a multiple of `every`; False if `every` is 0 or None."""
+        """Return whether the steps so far plus `ahead` are a multiple of `every`; False if `every` is 0 or None."""
         return bool(every) and (int(self.used["steps"]) + ahead) % (every or 1) == 0

@@ -52,7 +52,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class LogStepState(TypedDict):
-    """The losses of one recent step in a checkpoint: their sums, numbers of targets, and the budget used before it."""
+    """The losses of one step in a checkpoint: the sum and number of targets of each, and the budget used before it."""
 
     sums: dict[str, float]
     totals: dict[str, float]
@@ -97,7 +97,7 @@ class CheckpointWriter:
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
         """Copy the tensors of a checkpoint to the CPU, and start to write them to files in the background.
-        `shared` and `own` map file names to named tensors; those in `own` are different in each process."""
+        `shared` and `own` (different in each process) map file names to named tensors; `state` goes to state.json."""
         self.finish()
         self.state = state
         self.world.run_on_first(self._begin)
@@ -110,7 +110,7 @@ class CheckpointWriter:
         self.pending = self.thread.submit(self._write, files)
 
     def finish(self) -> None:
-        """Wait until the pending checkpoint is written, and rename its folder; all processes call this together."""
+        """Wait for the pending checkpoint, then give its folder the final name; all processes call this together."""
         if self.pending is None:
             return
         error = self.pending.exception()
@@ -204,7 +204,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return state and tensors of a run's newest intact checkpoint (None if it has none); raise if all are damaged."""
+    """Return state and tensors of a run's newest intact checkpoint, checked by the processes of `world`, or None."""
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):

@@ -33,8 +33,8 @@ class Recording:
     trained: set[nn.Parameter]  # parameters that receive a gradient
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Replay the recorded CUDA graph on a batch, adding to the gradients; return the loss and its scalar total.
-        The loss is divided by `totals`, the number of targets of each loss term."""
+        """Replay the recorded forward and backward pass on a batch; return its loss terms, and their sum as a scalar.
+        In this sum, each loss term is divided by its number of targets in the whole step, `totals[term]`."""
         for place, value in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
         for term, place in self.totals.items():
@@ -47,7 +47,7 @@ class Recording:
 
 @dataclass
 class CudaGraphs:
-    """An executor of training steps as CUDA graphs, recorded once per data stream, and once for the update."""
+    """An executor of training steps as CUDA graphs: one graph per data stream, and one for the parameter update."""
 
     model: nn.Module
     device: torch.device
@@ -61,8 +61,8 @@ class CudaGraphs:
     untrained: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # by the streams of a step
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch as a CUDA graph; return the loss and its scalar total.
-        The loss of the objective `joint` is divided by `totals`, the number of targets of each loss term."""
+        """Run the forward and backward pass of a batch with its data stream's CUDA graph, recorded at the first use.
+        Return the loss terms of the objectives `joint`, and their sum, each divided by its target count in `totals`."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before
@@ -70,7 +70,7 @@ class CudaGraphs:
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Record the forward and backward pass of the objective `joint` on a batch as a CUDA graph, after a warmup."""
+        """Record the forward and backward pass of the objectives `joint` on a batch as a CUDA graph, after warmup."""
         inputs = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
@@ -107,7 +107,7 @@ class CudaGraphs:
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Hide gradients inside the block for parameters that this step does not train, so that they do not change."""
+        """Clear the gradients of parameters that this step does not train during the block; restore them after it."""
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))

@@ -81,7 +81,7 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """Return the FLOPs of a head on sequences of the given lengths; parts with their own loss are separate."""
+        """Return the FLOPs of the head `name` on a batch, by loss term; `lengths` are the lengths of its sequences."""
         named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
         others = {child: term for child, term in named if term in batch.targets}
         tied = self.root.backbone.embed.tokens.numel()  # type: ignore[union-attr, operator]
@@ -115,7 +115,7 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> HeadSizes:
-    """Return the sizes that determine the FLOPs of a head, except for the children named in `without`.
+    """Return the sizes of the head `part` that determine its FLOPs, except for its children named in `without`.
     `tied` is the number of weights of the token embedding, which the head may share."""
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])

@@ -13,8 +13,8 @@ PASSAGE = 512  # approximate maximum tokens of a passage
 
 
 def split_rows(count: int, share: float) -> tuple[Array, Array]:
-    """Return the numbers of the rows to train on and of those to evaluate on, split at random with a fixed seed.
-    The latter are a fraction `share` of all rows, but at least 8, or a tenth if there are fewer than 80 rows.
+    """Return the indices of the rows to train on and of the rows to evaluate on, split at random with a fixed seed.
+    A fraction `share` is for evaluation, but at least 8 rows, or a tenth if there are fewer than 80 rows.
 
     >>> [len(part) for part in split_rows(1000, 0.01)], [len(part) for part in split_rows(50, 0.01)]
     ([990, 10], [45, 5])

@@ -163,7 +163,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 
 
 def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
-    """Return the callbacks that the settings of the training `t` require, in the order in which they run."""
+    """Return the callbacks that the training settings `t` require, in the order in which they run."""
     callbacks: list[Callback] = []
     if t.update_hook is not None:
         callbacks.append(AfterUpdate(t.update_hook, clock))
@@ -212,8 +212,8 @@ class Eager:
     world: World
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch; return the loss and its scalar total.
-        The loss of the objective `joint` is divided by `totals`, the number of targets of each loss term."""
+        """Run the forward and backward pass of a batch for the objectives `joint`; `stream` is ignored.
+        Return the loss terms, and their sum as a scalar, each divided by its number of targets, `totals[term]`."""
         loss = self.model(joint, batch.to(self.device))
         # Replicas average their gradients, but the loss is a sum over all of them.
         objective = loss.over(totals) * self.world.size
@@ -229,7 +229,7 @@ class Eager:
 
 
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
-    """Compile the model if the settings `t` say so, and return an executor of its steps: eager, or CUDA graphs."""
+    """Compile the model if the settings `t` require it; return an executor of steps, eager or with CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
         layer.recompute = t.gradient_checkpointing
     if t.compiled:
@@ -281,7 +281,7 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Seed dropout and sampling for one batch, from the seed, the step, and the batch's position (`pack`) in it."""
+    """Set `dropout_seed` and seed the random generators for the batch at the position `pack`, from seed and step."""
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
@@ -324,7 +324,7 @@ def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
 
 
 def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
-    """Let optimizers update the parameters if `updated`, then clear gradients; with `keep`, to zeros and not None."""
+    """Let optimizers update the parameters if `updated`; then set gradients to None, or to zeros with `keep`."""
     for optimizer in optimizers:
         if updated:
             optimizer.step()

@@ -28,7 +28,7 @@ class StepBatches:
 
     @property
     def real(self) -> list[Batch]:
-        """The batches with data, without those of weight 0 that let all processes run equally many."""
+        """The batches with data, without those of weight 0 that are added so that all processes run equally many."""
         return self.batches[: len(self.batches) - self.blank]
 
 
@@ -46,7 +46,7 @@ class Prefetcher:
         self._record(clock)
 
     def next(self, clock: Clock) -> StepBatches:
-        """Return the batches of the training step that starts now."""
+        """Return the batches of the training step that starts now; `clock` has the budget used before this step."""
         step = self.prefetched.result() if self.prefetched is not None else self._make()
         self.prefetched = None
         self._record(clock)
@@ -58,11 +58,11 @@ class Prefetcher:
             self.prefetched = self.thread.submit(self._make)
 
     def state(self) -> dict[str, Any]:
-        """Return the position of the next step in the data, and the clock it depends on, for a checkpoint."""
+        """Return the position in the data and the used budget that determine the next batches, for a checkpoint."""
         return {"positions": self.positions, "known": self.clock_used}
 
     def restore(self, state: dict[str, Any], clock: Clock) -> None:
-        """Move to the position in the data that was saved in a checkpoint."""
+        """Restore the position in the data and the used budget from a checkpoint; `clock` has the budget's limits."""
         self.streams.restore(state["positions"])
         self._record(Clock(clock.budget, state["known"]))
 
@@ -75,7 +75,7 @@ class Prefetcher:
         self.streams.restore(self.positions)
 
     def _record(self, clock: Clock) -> None:
-        """Record the position in the data and the clock at the start of a step, on which the next batches depend."""
+        """Record the position in the data and the used budget, which determine the batches of the next step."""
         self.positions, self.clock_used, self.progress = self.streams.state(), dict(clock.used), clock.progress()
 
     def _make(self) -> StepBatches:

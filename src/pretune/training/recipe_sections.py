@@ -21,6 +21,7 @@ from pretune.runtime.value_ranges import (
     Interval,
     check_number,
 )
+from pretune.text.tokenizers.kinds import Kind
 
 SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
 Any_ = TypeVar("Any_", bound="TrainingSection")
@@ -64,7 +65,7 @@ class Budget(TrainingSection):
         """Raise an error if no limit of the training budget is set."""
         if not self.limits:
             raise PretuneError(
-                f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
+                f"training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
             )
 
     @property
@@ -189,7 +190,7 @@ class TokenizerTraining(TrainingSection):
     """The settings of a tokenizer that is trained on the text of a pretraining job."""
 
     recipe_key: ClassVar[str] = "tokenizer"
-    kind: str | None = _key(None, "Algorithm; `pretune tokenizer train --help` lists them.")
+    kind: Kind | None = _key(None, "Tokenization algorithm.")
     vocab_size: int | None = _key(COUNT, "Maximum number of tokens in the vocabulary.")
     lowercase: bool | None = _key(None, "Lowercase texts.")
     extra_ids: int | None = _key(COUNT_OR_0, "Number of sentinel tokens.")
@@ -276,7 +277,7 @@ def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) ->
     types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
     name = section.recipe_key
     for key in values.keys() - types.keys():
-        raise PretuneError(f"{name} has no key {quote(key)}; {suggest(key, types)}")
+        raise PretuneError(f"the recipe section {name} has no key {quote(key)}; {suggest(key, types)}")
     return {key: validate_schema(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
 
 
@@ -293,7 +294,7 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
             unused[key] = f"applies only with {name}.{other}"
     for key, why in unused.items():
         if key in given:
-            raise PretuneError(f"{name}.{key} {why}; remove it")
+            raise PretuneError(f"the recipe key {name}.{key} {why}; remove it")
     return replace(filled, **dict.fromkeys(unused))  # type: ignore[type-var]
 
 

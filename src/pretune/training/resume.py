@@ -47,7 +47,7 @@ class Checkpointing(Callback):
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return 0 or 1 for "interrupted" and "writing a checkpoint", to be summed over all processes."""
+        """Return whether this process was interrupted, and whether it is writing a checkpoint, as 0 or 1 each."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 
@@ -69,7 +69,7 @@ class Checkpointing(Callback):
             raise Stopped
 
     def save(self, saver: CheckpointWriter) -> None:
-        """Start to write a checkpoint of the model, optimizers, data position, and callbacks in the background."""
+        """Start to write a checkpoint of model, optimizers, data position, and callbacks with the writer `saver`."""
         state: dict[str, Any] = {"clock": dict(self.clock.used), "feed": self.feed.state(), "log": {}, "guard": {}}
         shared = {"root": self.t.root.tensors(), "optimizer": optimizer_tensors(self.t.root, self.optimizers)}
         for callback in self.callbacks:

@@ -12,13 +12,15 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pretune.models.model_card import CONFIG, TrainingHistory, write_card
+from pretune.models.open_model import ModelHandle, OpenModel
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.notebook import as_dataframe, as_html
 from pretune.runtime.output_paths import RECIPE as RECIPE
 from pretune.runtime.output_paths import RESULTS as RESULTS
 from pretune.runtime.output_paths import check_run
@@ -27,24 +29,58 @@ from pretune.runtime.recipe import read_recipe, write_recipe
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.metrics_log import METRICS
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from pretune import LoadedModel
+
 ENVIRONMENT = "environment.json"
 COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results shown last
 
 
-class Run:
-    """A training run in its folder, finished or not.
+class Run(ModelHandle):
+    """A training run in its folder, finished or not; commands accept it in place of a model's path.
 
     >>> Run("runs/mine").metrics()[-1]["mlm"]  # doctest: +SKIP
     2.13
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, *, keep_alive: Any = None) -> None:
+        """Open a run; `keep_alive` is an object, such as a temporary folder, that must outlive the run."""
+        self.folder, self.keep_alive = Path(folder), keep_alive
+        self._opened: OpenModel | None = None
         if not (self.folder / RECIPE).is_file():
             raise PretuneError(f"{self.folder}: this is not a run folder, because it has no {RECIPE}; check the path")
 
     def __fspath__(self) -> str:
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {'finished' if self.finished else 'unfinished'})"
+
+    @property
+    def reference(self) -> str:
+        """The path of the run folder."""
+        return str(self.folder)
+
+    @property
+    def open_model(self) -> OpenModel:
+        """The model of the run; its weights stay in memory once the run is finished, and may change before that."""
+        if not self.finished:
+            return OpenModel(self.folder, keep_alive=self.keep_alive)
+        if self._opened is None:
+            self._opened = OpenModel(self.folder, keep_alive=self.keep_alive)
+        return self._opened
+
+    def load(self) -> LoadedModel:
+        """Load the model of the run, to predict, embed, generate, … with it.
+
+        >>> Run("runs/mine").load().embed(["one", "two"]).shape  # doctest: +SKIP
+        (2, 128)
+        """
+        from pretune import load
+
+        return load(self)
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -76,10 +112,29 @@ class Run:
         return TrainingHistory(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
-        """Return a prediction for each text with the run's model; options are those of `pretune predict`."""
+        """Return a prediction for each text with the run's model, whose weights are read once.
+
+        The options are those of `predict_texts`: pairs, ignore_mismatched, and task.
+
+        >>> Run("runs/task").predict(["a delightful film"])[0]["label"]  # doctest: +SKIP
+        'positive'
+        """
         from pretune.inference.predict import predict_texts
 
-        return predict_texts(self.folder, texts, **options)
+        return predict_texts(self.open_model, texts, **options)
+
+    def to_pandas(self) -> DataFrame:
+        """Return the metrics of the run as a pandas data frame with one row per line of metrics.jsonl.
+
+        >>> Run("runs/mine").to_pandas().plot(x="step", y="mlm")  # doctest: +SKIP
+        """
+        return as_dataframe(self.metrics())
+
+    def _repr_html_(self) -> str:
+        """Return the results of the run as an HTML table, for notebooks."""
+        facts = self.table()
+        facts |= facts.pop("details", {})
+        return as_html([{"": name, "value": value} for name, value in facts.items()], str(self.folder))
 
     def describe(self) -> dict[str, Any]:
         """Return the folder, the status, and the results of the run by name."""

@@ -45,10 +45,12 @@ class SpikeGuard(Callback):
         spike = self.find_spike(loss, float(step.gradient_norm))
         if spike is None:
             return True
-        problem, packs = f"step {step.number}: {spike}", describe_packs(step.packs)
+        packs = describe_packs(step.packs)
         if not self.skip:
-            raise PretuneError(f"{problem} ({packs}); lower the learning rate, or set monitor.on_spike=skip")
-        log_info(f"{problem}; the step is skipped ({packs})")
+            raise PretuneError(
+                f"training stopped at step {step.number}: {spike} ({packs}); lower the learning rate, or set monitor.on_spike=skip"
+            )
+        log_info(f"skipped the update of step {step.number}: {spike} ({packs})")
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:

@@ -43,7 +43,7 @@ def starts_from_preset(o: Options) -> bool:
 
 
 def reads_files(o: Options) -> bool:
-    """Return whether the inputs in the options `o`, apart from model names that come first, are files, not texts."""
+    """Return whether the inputs in the options `o` are files and not texts; model names at their start are skipped."""
     from pretune.verbs.shared_inputs import split_files, split_models
 
     _, rest = split_models(o.model, o.inputs)
@@ -97,7 +97,7 @@ def formats(corpus: Any) -> set[str | None]:
 
 
 def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
-    """Return rules for when options such as split_by apply to the files `files(options)`, called `of` in errors."""
+    """Return rules that reading options apply only to matching `files(options)`; `of` says which files in errors."""
     rules = {
         "split_by": only("split_by", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
         "text_field": only(

@@ -11,21 +11,27 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pretune.runtime.recipe import LoadedObject, RecipeSection
+from pretune.runtime.recipe import InMemoryTable, LoadedObject, RecipeSection
 from pretune.training import recipe_sections
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 
 if TYPE_CHECKING:
+    from pretune.models.open_model import ModelHandle as ModelHandle
+    from pretune.text.corpus.in_memory_tables import Table as Table
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
     from pretune.training.run_folder import Run as Run
 
-    Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
+    Models: TypeAlias = str | Path | ModelHandle | Sequence[str | Path | ModelHandle]
 else:  # the classes themselves would load torch, which `--help` does without
-    OpenStore = LoadedTokenizer = Run = LoadedObject
-    Models = str | Path | Run  # on the command line, further models come after the first, among the inputs
+    OpenStore = LoadedTokenizer = ModelHandle = Run = LoadedObject
+    Table = InMemoryTable  # the verb decorator saves tables to files, so that verbs see paths only
+    Models = str | Path | ModelHandle  # on the command line, further models come after the first, among the inputs
 
-Paths: TypeAlias = Sequence[str | Path] | str | Path
+Paths: TypeAlias = Sequence[str | Path | Table] | str | Path | Table
+TaskFiles: TypeAlias = (
+    str | Path | Table | Sequence[str] | Mapping[str, str | Path | Table]
+)  # several: NAME=FILE, or by name
 
 
 def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None) -> str:
@@ -36,11 +42,11 @@ def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tu
 
 # -- models ---------------------------------------------------------------------------------------------------------
 
-Model = Annotated[str | Path | Run, "Run folder or model folder."]
+Model = Annotated[str | Path | ModelHandle, "Run folder or model folder."]
 ModelOrPreset = Annotated[
-    str | Path | Run, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
+    str | Path | ModelHandle, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
 ]
-FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
+FineTuned = Annotated[str | Path | ModelHandle, "Fine-tuned run folder or model folder."]
 FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
 PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
 IgnoreMismatched = Annotated[
@@ -82,8 +88,8 @@ EncodingErrors = Annotated[
 
 # -- labeled data ---------------------------------------------------------------------------------------------------
 
-TrainFile = Annotated[str | Path, "Labeled training examples: .csv, .tsv, .jsonl, or .parquet."]
-DevFile = Annotated[str | Path | None, "Labeled examples to evaluate on."]
+TrainFile = Annotated[str | Path | Table, "Labeled training examples: .csv, .tsv, .jsonl, or .parquet."]
+DevFile = Annotated[str | Path | Table | None, "Labeled examples to evaluate on."]
 Text = Annotated[str | None, "Column with the text."]
 Pair = Annotated[str | None, "Column with the second text of a pair."]
 Label = Annotated[str | None, "Column with the label."]

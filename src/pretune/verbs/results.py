@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 WIDTH = 80  # characters of a cell, where only some rows are shown
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of results, with one dictionary per row, and named values about the whole table."""
+    """A table of results, with one dictionary per row, and named values about the whole table.
+
+    >>> table = ResultTable("words", [{"word": "a"}, {"word": "b"}, {"word": "c"}])
+    >>> len(table), table[0], table[1:].to_dicts()
+    (3, {'word': 'a'}, [{'word': 'b'}, {'word': 'c'}])
+    """
 
     name: str
     rows: list[dict[str, Any]]
     hidden: tuple[str, ...] = ()  # columns that only --json shows
     shown: int | None = None  # number of rows printed in the terminal; None: all
     facts: dict[str, Any] = field(default_factory=dict)
+    failure: str = ""  # why the command exits with an error after it has printed the table
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -25,8 +34,37 @@ class ResultTable:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.rows[index]
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> ResultTable: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | ResultTable:
+        return replace(self, rows=self.rows[index]) if isinstance(index, slice) else self.rows[index]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return all rows as a list of dictionaries from column to value.
+
+        >>> ResultTable("words", [{"word": "a"}]).to_dicts()
+        [{'word': 'a'}]
+        """
+        return [dict(row) for row in self.rows]
+
+    def to_pandas(self) -> DataFrame:
+        """Return all rows as a pandas data frame; raise an error if pandas is not installed.
+
+        >>> ResultTable("words", [{"word": "a"}]).to_pandas()  # doctest: +SKIP
+        """
+        from pretune.runtime.notebook import as_dataframe
+
+        return as_dataframe(self.rows)
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks, without the columns that only --json shows."""
+        from pretune.runtime.notebook import as_html
+
+        return as_html([{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows], self.name)
 
     def describe(self) -> dict[str, Any]:
         """Return all rows and the named values of the table as a dictionary, for --json."""

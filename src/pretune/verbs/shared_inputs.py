@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.runtime.errors import PretuneError
 
 if TYPE_CHECKING:
+    from pretune.models.open_model import OpenModel
     from pretune.text.store.store import Store
 
 TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks read
@@ -21,17 +22,45 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a command (its `locals()`) that are fields of a job's dataclass; paths become text."""
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
-    return {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
+    return {name: model_reference(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
+
+
+def model_reference(model: str | os.PathLike[str]) -> str:
+    """Return the path of a model (or any other path) as text; for a loaded bundled model, its name.
+
+    Jobs that train or write models get this reference, and read the files themselves.
+
+    >>> model_reference(Path("runs/mine"))
+    'runs/mine'
+    """
+    if isinstance(model, str | Path):
+        return os.fspath(model)
+    from pretune.models.open_model import ModelHandle
+
+    return model.reference if isinstance(model, ModelHandle) else os.fspath(model)
+
+
+def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
+    """Return the open model of a run or a loaded model, so that its weights are not read again, or a path as text.
+
+    >>> open_reference("runs/mine")
+    'runs/mine'
+    """
+    if isinstance(model, str | Path):
+        return os.fspath(model)
+    from pretune.models.open_model import ModelHandle
+
+    return model.open_model if isinstance(model, ModelHandle) else os.fspath(model)
 
 
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a compression command for its job, with the output folder and role → column."""
+    """Return a compression command's arguments as fields of its job, with the path `out` and columns by role."""
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
     out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}
     return job_options(job, arguments) | out
 
 
-def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
+def parse_task_files(files: Any) -> str | dict[str, str]:
     """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
 
     >>> parse_task_files(["sst=a.csv", "rte=b.csv"])
@@ -50,7 +79,7 @@ def parse_task_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> s
             )
     found = {match[1]: match[2] for match in named if match is not None}
     if len(found) < len(given):
-        raise PretuneError(f"{', '.join(given)}: one task has two files; merge them into one")
+        raise PretuneError(f"{', '.join(given)}: one task has two files; merge the files")
     return found
 
 
@@ -60,22 +89,32 @@ def as_path_list(given: Any) -> list[str]:
     >>> as_path_list("runs/a")
     ['runs/a']
     """
-    return [os.fspath(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
+    return [model_reference(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
-def store_and_paths(
-    data: Store | Sequence[str | Path] | str | Path | None,
-) -> tuple[Store | None, Sequence[str | Path]]:
-    """Return the store in `data` if it is an open one, else None, and the paths to record in the recipe."""
+def as_path(given: Any) -> str:
+    """Return a path as text, for an option whose type includes tables; the `verb` decorator has saved those to files."""
+    path: str = os.fspath(given)
+    return path
+
+
+def store_and_paths(data: Any) -> tuple[Store | None, Sequence[str | Path]]:
+    """Return `data` if it is an open store, else None, and the paths to record in the recipe.
+
+    >>> store_and_paths({"en": "english.txt"})
+    (None, ['en=english.txt'])
+    """
     from pretune.text.store.store import Store
 
     if isinstance(data, Store):
         return data, [data.folder]
+    if isinstance(data, Mapping):  # by language
+        return None, [f"{language}={os.fspath(path)}" for language, path in data.items()]
     return None, [data] if isinstance(data, str | Path) else list(data or [])
 
 
 def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
-    """Return a dictionary of role to column from --columns and the options for single columns.
+    """Return the column of each role, such as text, from --columns (`further`) and the options for single columns.
 
     >>> columns_by_role({"group": "qid"}, text="query", pair=None)
     {'group': 'qid', 'text': 'query'}
@@ -83,18 +122,18 @@ def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> d
     return {**(further or {}), **{role: name for role, name in given.items() if name}}
 
 
-def split_models(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
+def split_models(model: Any, inputs: Any) -> tuple[list[str | OpenModel], list[str | Path]]:
     """Return all models, including those that come first in the inputs, and the remaining inputs."""
     from pretune.models.bundled import bundled_names
 
-    runs = as_path_list(model)
-    rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    runs = [open_reference(item) for item in ([model] if isinstance(model, str | os.PathLike) else model)]
+    rest: list[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in bundled_names()):
         runs.append(os.fspath(rest.pop(0)))
     return runs, rest
 
 
-def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
+def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
     """Return the inputs as a list of files and a list of texts, one of which is empty.
 
     An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.
@@ -107,7 +146,8 @@ def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], 
 
     files: list[Path] = []
     texts: list[str] = []
-    for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
+    several: Iterable[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    for given in several:
         spaced = any(letter.isspace() for letter in str(given))
         has_extension = file_suffix(Path(given)) in (*FORMATS, *TASK_FORMATS)
         if os.path.isfile(given):

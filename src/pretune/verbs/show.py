@@ -1,8 +1,9 @@
-"""The `show` verb: describe presets, objectives, runs, stores, and model folders."""
+"""The `show` verb: describe presets, objectives, families, suites, runs, stores, and model folders."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pretune.verbs.verb import Options, only, verb
 
 
 class Description(ResultSummary):
-    """Information to show about presets, objectives, a run, a store, or a model, as named values."""
+    """Information to show about presets, objectives, families, suites, a run, a store, or a model, as named values."""
 
     def table(self) -> dict[str, Any]:
         """Return the description to print in the terminal; an example's decoder inputs are left out as redundant."""
@@ -31,13 +32,14 @@ def shows_objectives(o: Options) -> bool:
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | opt.Run, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
-    """Show the presets, the objectives with examples, or the contents of a run, store, or model folder.
+def show(what: str | Path | opt.ModelHandle, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
+    """Show the presets, objectives, model families, or benchmark suites, one of them, or what a folder contains.
 
     Parameters
     ----------
     what
-        `presets`, `objectives`, an objective such as "spans(noise_density=0.3)", or a folder.
+        `presets`, `objectives`, `families`, or `suites`; the name of one of them, such as bert-base, "spans(noise_density=0.3)", bert, or
+        glue; or the folder of a run, a store, or a model.
     text
         Text to show objectives on, with blank lines between documents; objectives that take other data have their own example.
 
@@ -45,14 +47,31 @@ def show(what: str | Path | opt.Run, *, text: str | None = None, seed: opt.Seed 
     --------
     >>> [row["shape"] for row in show("presets").facts["presets"] if row["preset"] == "bert-base"]
     ['12x768']
+    >>> [row["task"] for row in show("superglue").facts["tasks"]][:3]
+    ['boolq', 'cb', 'copa']
     """
+    from pretune.evaluation.suites import suite_names
+    from pretune.families import known_families
+    from pretune.models.presets import find_preset, preset_names
+
     name = os.fspath(what)
     if name == "presets":
         return Description({"presets": _presets()})
     if name == "objectives":
         return Description({"objectives": _objectives(), **_example(None, text, seed)})
+    if name == "families":
+        return Description({"families": _families()})
+    if name == "suites":
+        return Description({"suites": _suites()})
     if _is_objective(name):
         return Description(_example([name], text, seed))
+    if not Path(name).exists():
+        if name in preset_names():
+            return Description({"preset": name, **find_preset(name)})
+        if name in known_families():
+            return Description(_family(name))
+        if name in suite_names():
+            return Description(_suite(name))
     return Description(_folder(Path(name)))
 
 
@@ -95,9 +114,77 @@ def _objectives() -> list[dict[str, Any]]:
     rows = []
     for name, kind in sorted(OBJECTIVES.items()):
         options = ", ".join(f"{f.name}={f.default!r}" for f in fields(kind) if not f.metadata.get("fitted"))
-        module = __import__(kind.__module__, fromlist=["_"]).__doc__ or ""
-        rows.append({"objective": name, "description": module.splitlines()[0], "options": options})
+        rows.append({"objective": name, "description": _first_line(kind), "options": options})
     return rows
+
+
+def _families() -> list[dict[str, Any]]:
+    """Return one row per model family: name, presets, whether `transformers` reads its checkpoints, and description."""
+    from pretune.families import known_families
+    from pretune.models.presets import find_preset, preset_names
+
+    presets: dict[str, list[str]] = {}
+    for preset in preset_names():
+        presets.setdefault(find_preset(preset)["family"], []).append(preset)
+    return [
+        {
+            "family": name,
+            "transformers": family.in_transformers,
+            "description": _first_line(family.build),
+            "presets": ", ".join(presets.get(name, ())),
+        }
+        for name, family in known_families().items()
+    ]
+
+
+def _family(name: str) -> dict[str, Any]:
+    """Return a model family's description, its task heads, and the keys of its configuration with their defaults."""
+    from dataclasses import fields
+
+    from pretune.families import known_families
+
+    family = known_families()[name]
+    config = family.config()
+    return {
+        "family": name,
+        "description": _first_line(family.build),
+        "heads": sorted({head for heads in family.classes for head in heads}),
+        "config": {key.name: getattr(config, key.name) for key in fields(config)},
+    }
+
+
+def _suites() -> list[dict[str, Any]]:
+    """Return one row per benchmark suite: name, title, tasks, and source."""
+    from pretune.evaluation.suites import suite_names
+    from pretune.evaluation.suites.declaration import find_suite
+
+    suites = {name: find_suite(name) for name in suite_names()}
+    return [
+        {"suite": name, "title": suite.title, "tasks": ", ".join(suite.tasks), "source": suite.source}
+        for name, suite in suites.items()
+    ]
+
+
+def _suite(name: str) -> dict[str, Any]:
+    """Return a benchmark suite's title and source, and the objective, metrics, and files of each of its tasks."""
+    from pretune.evaluation.suites.declaration import find_suite
+
+    suite = find_suite(name)
+    rows = [
+        {
+            "task": task.name,
+            "objective": task.kind,
+            "metrics": ", ".join(task.metrics),
+            "dev_files": ", ".join([dev] if isinstance(dev := task.files.get("dev", ""), str) else dev),
+        }
+        for task in suite.tasks.values()
+    ]
+    return {"suite": name, "title": suite.title, "source": suite.source, "tasks": rows}
+
+
+def _first_line(part: Any) -> str:
+    """Return the first line of the docstring of the module that a function or class is from."""
+    return (sys.modules[part.__module__].__doc__ or "").partition("\n")[0]
 
 
 def _is_objective(name: str) -> bool:
@@ -120,10 +207,14 @@ def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict
 
 def _folder(folder: Path) -> dict[str, Any]:
     """Return information about the run, store, or model in a folder."""
+    from pretune.evaluation.suites import suite_names
+    from pretune.families import known_families
     from pretune.models.hf_config import CONFIG_FILE
     from pretune.models.loading import load_model
+    from pretune.models.presets import preset_names
     from pretune.models.sentence_transformers import MODULES
-    from pretune.runtime.errors import PretuneError
+    from pretune.objectives import OBJECTIVES
+    from pretune.runtime.errors import PretuneError, suggest
     from pretune.text.store.store import MANIFEST, Store
     from pretune.training.run_folder import RECIPE, Run
 
@@ -138,10 +229,10 @@ def _folder(folder: Path) -> dict[str, Any]:
         parameters = sum(p.numel() for p in model.backbone.parameters())
         facts = {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
         return {**facts, **_vectors(folder)}
-    raise PretuneError(
-        f"{folder}: nothing of this name can be shown; give `presets`, `objectives`, an objective, or the folder of a run, a store "
-        "or a model"
-    )
+    kinds = ("presets", "objectives", "families", "suites")
+    known = {*kinds, *OBJECTIVES, *known_families(), *preset_names(), *suite_names()}
+    instead = f"give one of {', '.join(kinds)}, the name of one of them, or the folder of a run, a store, or a model"
+    raise PretuneError(f"{folder}: nothing with this name can be shown; {suggest(str(folder), known, instead)}")
 
 
 def _vectors(folder: Path) -> dict[str, Any]:

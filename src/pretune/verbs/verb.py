@@ -2,6 +2,8 @@
 
 - Options that apply only in some modes are declared with `only`. Passing one where it does not apply is an error that names it, so
   that no option is ever silently ignored.
+- `common=NAMES` declares the options that `--help` shows first; a verb with few options needs none.
+- A table in memory (a DataFrame, rows as dicts, …) becomes a file, for parameters whose type includes `options.Table`.
 - `out=CHECK` declares what `--out` may be (see pretune/runtime/output_paths.py).
 
     @verb(
@@ -29,7 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.output_paths import Check, prepare_output
-from pretune.runtime.recipe import RecipeSection, parameter_types
+from pretune.runtime.recipe import RecipeSection, parameter_types, table_parameters
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,12 +65,12 @@ class OptionRule:
 
 
 def only(*options: str, where: str, when: Callable[[Options], bool]) -> OptionRule:
-    """Return a rule that options apply only if `when(all options)` is true; `where` says so in error messages."""
+    """Return a rule that options apply only if `when(all options)` is true; `where` states this in error messages."""
     return OptionRule(options, where, when)
 
 
 def never(*options: str, where: str) -> OptionRule:
-    """Return a rule that some keys of a recipe section never apply to a command; `where` says what they apply to."""
+    """Return a rule that some recipe keys never apply to a command; `where` tells the user what they apply to."""
     return OptionRule(options, where, _nowhere)
 
 
@@ -76,8 +78,13 @@ def _nowhere(o: Options) -> bool:
     return False
 
 
-def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a command's function: check its options and output paths, and add help on shared options."""
+def verb(
+    *rules: OptionRule, common: Sequence[str] | None = None, **outputs: Check
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a command's function: check its options and output paths, and add help on shared options.
+
+    `common` names the options that most users need, besides the required ones; `--help` shows all others under "Advanced".
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -85,6 +92,7 @@ def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Cal
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             call = signature.bind(*args, **kwargs)
+            save_tables(function, call.arguments)
             given = list(set_options(signature, call.arguments))
             call.apply_defaults()
             options = Options(**call.arguments)
@@ -99,13 +107,24 @@ def verb(*rules: OptionRule, **outputs: Check) -> Callable[[Callable[P, R]], Cal
             with ExitStack() as locks:
                 for name, path in paths.items():
                     locks.enter_context(prepare_output(path, outputs[name], options))
-                return function(*args, **kwargs)
+                return function(*call.args, **call.kwargs)
 
-        checked.rules, checked.outputs = rules, outputs  # type: ignore[attr-defined]
+        checked.rules, checked.outputs, checked.common = rules, outputs, common  # type: ignore[attr-defined]
         checked.__doc__ = complete_docstring(function)
         return checked
 
     return decorate
+
+
+def save_tables(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Replace the tables in memory among the arguments of a command's function by files with their rows."""
+    from pretune.text.corpus.in_memory_tables import tables_to_files
+
+    defaults = inspect.signature(function).parameters
+    for name in table_parameters(function):
+        nothing = defaults[name].default == () and isinstance(arguments.get(name), list | tuple) and not arguments[name]
+        if name in arguments and not nothing:
+            arguments[name] = tables_to_files(arguments[name], name)
 
 
 def complete_docstring(function: Callable[..., Any]) -> str:
@@ -149,7 +168,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of options that a call sets (SECTION.KEY in recipe sections), except those turned off."""
+    """Yield the names of the options that the arguments of a call set, SECTION.KEY for keys of recipe sections."""
     for name, value in arguments.items():
         default = signature.parameters[name].default
         if isinstance(value, RecipeSection):

@@ -20,7 +20,7 @@ from pretune.backbones.transformer_stack import TransformerStack
 from pretune.families import FAMILIES, find_family
 from pretune.inference.embed import embed_texts
 from pretune.models.create_model import make_model
-from pretune.models.loading import load_model
+from pretune.models.loading import load, load_model
 from pretune.models.onnx_export import write_graph
 from tests.support.config_key_checks import check_config_keys
 from tests.support.family_configs import T5, T5_VARIANTS
@@ -55,7 +55,7 @@ def with_tokenizer(folder: Path) -> tuple[Any, Any]:
 @pytest.mark.parametrize("variant", T5_VARIANTS)
 def test_hidden_states_and_gradients_match_transformers(variant: str, tmp_path: Path) -> None:
     reference = make_reference(tmp_path, variant)
-    model = pt.load(tmp_path)
+    model = load(tmp_path)
     assert isinstance(model.backbone, TransformerStack) and not model.untrained and not model.skipped_head_tensors
     model.root.eval()
     batch = Ragged.make(60, columns={})
@@ -72,8 +72,8 @@ def test_hidden_states_and_gradients_match_transformers(variant: str, tmp_path: 
 @pytest.mark.parametrize("variant", T5_VARIANTS)
 def test_export_loads_in_transformers_and_a_second_export_is_identical(variant: str, tmp_path: Path) -> None:
     reference = make_reference(tmp_path / "reference", variant)
-    assert pt.load(tmp_path / "reference").export(tmp_path / "a") == type(reference).__name__
-    pt.load(tmp_path / "a").export(tmp_path / "b")
+    assert load(tmp_path / "reference").export(tmp_path / "a") == type(reference).__name__
+    load(tmp_path / "a").export(tmp_path / "b")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     again, report = type(reference).from_pretrained(tmp_path / "a", output_loading_info=True)
@@ -114,7 +114,7 @@ class EncoderCase(Case):
             return batch.flat(reference(**batch.inputs).last_hidden_state)
 
     def ours(self, folder: Path, config: Any) -> Tensor:
-        model = pt.load(folder)
+        model = load(folder)
         assert not model.untrained and not model.skipped_head_tensors
         (batch,) = self.batches(config)
         with torch.no_grad():
@@ -137,7 +137,7 @@ def test_configs_with_is_encoder_decoder_are_read(value: bool | None, tmp_path: 
     edit_config(tmp_path, is_encoder_decoder=value)
     batch = Ragged.make(60, columns={})
     with torch.no_grad():
-        close(pt.load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(reference(**batch.inputs)[0]))
+        close(load(tmp_path).root.eval().backbone(batch.packed).last, batch.flat(reference(**batch.inputs)[0]))
     edit_config(tmp_path, model_type=None)  # the architecture is enough
     assert isinstance(load_model(tmp_path).backbone, TransformerStack)
 
@@ -148,14 +148,14 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None
     bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     save_file({name: x for name, x in tensors.items() if name != bias}, tmp_path / "model.safetensors")
     with pytest.raises(PretuneError, match=f"missing: {bias}"):
-        pt.load(tmp_path)
+        load(tmp_path)
     save_file(tensors | {"decoder.final_layer_norm.weight": torch.ones(32)}, tmp_path / "model.safetensors")
     with pytest.raises(PretuneError, match=r"unknown tensors for t5: decoder\.final_layer_norm\.weight"):
-        pt.load(tmp_path)
+        load(tmp_path)
     save_file(tensors, tmp_path / "model.safetensors")
     edit_config(tmp_path, architectures=["T5Model"], is_encoder_decoder=True)  # a class with a decoder
     with pytest.raises(PretuneError, match=r"layers: 0 in decoder\.block, but 3 in config\.json"):
-        pt.load(tmp_path)
+        load(tmp_path)
 
 
 def test_the_architecture_selects_the_variant_of_a_family() -> None:
@@ -212,7 +212,7 @@ def test_it_can_be_fine_tuned_like_any_encoder(tmp_path: Path) -> None:
     rows = [f"{text},{label}" for text in ("да нет", "вот и все") for label in ("x", "y")]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(rows * 3), encoding="utf-8")
     run = pt.finetune(tmp_path / "encoder", tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=2))
-    model = pt.load(run)
+    model = load(run)
     assert model.root.heads["classify"].pooling == "mean" and not model.untrained
     assert json.loads((Path(run.folder) / "config.json").read_text())["architectures"] == ["T5EncoderModel"]
     answers = pt.predict(run, ["да нет"])

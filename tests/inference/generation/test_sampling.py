@@ -138,7 +138,7 @@ def test_command_line_streams_and_restricts_choices(folder: Path, monkeypatch: p
         ("gpt2", {"stream": True, "num_beams": 2}, "leave out num_beams"),
         ("gpt2", {"language_pair": "en-ro"}, "--language-pair applies only to models that take language tokens"),
         ("t5", {"language_pair": "en-ro"}, "--language-pair applies only to models that take language tokens"),
-        ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),
+        ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "a prompt of 1022 tokens is too long"),
     ],
 )
 def test_invalid_requests_are_rejected(model: str, options: dict[str, Any], message: str, folder: Path) -> None:

@@ -139,7 +139,7 @@ def test_labels_as_texts_are_scored_as_classes(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     model = tiny("gpt2-tiny", read([row.replace(",", " = ") for row in rows]), tmp_path / "start")
     run = tune(
-        model, tmp_path / "train.csv", tmp_path / "run", 'generate(prefix="feels, say:",constrained=true)', steps=40
+        model, tmp_path / "train.csv", tmp_path / "run", 'generate(prefix="feels, say:",constrained=true)', steps=120
     )
     assert run.results["dev/accuracy"] == run.results["dev/exact_match"] == 1.0
     assert run.results["labels"] == ["cold", "warm"] and "dev/f1" in run.results

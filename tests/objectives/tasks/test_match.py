@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
+from pretune.models.loading import load
 from pretune.objectives import Data, parse_objective, single_objective
 from pretune.objectives.tasks.match import Match, MatchHead
 from pretune.packed import pack_lists
@@ -39,7 +40,7 @@ def test_match_learns_from_the_marked_spans(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match=r"no columns locate span 1.* give a file"):
+    with pytest.raises(PretuneError, match=r"no column contains the position or the words of span 1.* give a file"):
         run.predict(["the cat saw the dog"])
 
 
@@ -77,7 +78,10 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
             {"word1": "dog", "word2": "cat"},
             r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-invalid",
         ),
-        ({"word2": "cat"}, "no columns locate span 1; choose those with its bounds or its words with --columns.start1"),
+        (
+            {"word2": "cat"},
+            "no column contains the position or the words of span 1; choose those with its bounds or its words with --columns.start1",
+        ),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no tokens"),
     ],
 )
@@ -85,7 +89,7 @@ def test_invalid_spans_are_rejected_with_their_line(tmp_path: Path, row: dict[st
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
     place = (
         r"a\.jsonl: "
-        if "no columns" in message
+        if "no column contains" in message
         else r"a\.jsonl, "
         if "token" in message
         else r"a\.jsonl: 1 of 1 rows have spans that are not in their texts: "
@@ -207,6 +211,6 @@ def test_match_runs_can_be_loaded_and_exported(tmp_path: Path) -> None:
     run = learn("match", write(tmp_path / "a.jsonl", rows(40)), tmp_path / "run", epochs=1)
     config = json.loads((run.folder / "config.json").read_text())
     assert config["architectures"] == ["BertModel"] and config["id2label"] == {"0": "false", "1": "true"}
-    assert pt.load(run).root.heads["match"].output.weight.shape == (2, 3 * 128)
+    assert load(run).root.heads["match"].output.weight.shape == (2, 3 * 128)
     assert pt.export(run, out=tmp_path / "out").facts["dropped_heads"] == ["match"]
     assert parse_objective("match(pooling=mean)").objectives[0].pooling == "mean"  # type: ignore[attr-defined]

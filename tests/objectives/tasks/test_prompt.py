@@ -152,7 +152,7 @@ def test_label_words_and_clozes_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        ('prompt(template="It was.")', r"expected \[MASK\] once, in place of the answer, but found it 0 times"),
+        ('prompt(template="It was.")', r"expected \[MASK\] once, in place of the answer, not 0 times"),
         ('prompt(template="{pair} [MASK]")', r"the examples are not pairs of texts; remove \{pair\}"),
         ("prompt(verbalizer=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
         ("prompt(verbalizer=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),

@@ -193,7 +193,7 @@ def test_spans_are_read_from_jsonl_and_parquet(tmp_path: Path) -> None:
         ({"start": 0, "end": 3}, "has type dict; expected a list"),
         (
             [[0, 3], [0, 9]],
-            r"line 2, field 'names', span 2: \[0, 9\] is outside the text; a span must satisfy 0 ≤ start < end ≤ 8",
+            r"line 2, field 'names', span 2: \[0, 9\] is outside the text; write 0 ≤ start < end ≤ 8",
         ),
         ([[-1, 3]], r"\[-1, 3\] is outside the text"),
         ([[3, 3]], r"\[3, 3\] is outside"),

@@ -87,7 +87,7 @@ def test_conll_files_have_the_columns_with_one_value_per_word(tmp_path: Path) ->
     with table_writer(tmp_path / "a.conll") as write:
         write(rows)
     assert (tmp_path / "a.conll").read_text() == "Anna\tB-PER\nflew\tO\n\nit\tO\nrained\tO\n\n"
-    message = "row 1 needs two columns with one value per word"
+    message = "row 1 lacks two columns with a value per word"
     with pytest.raises(PretuneError, match=message), table_writer(tmp_path / "b.conll") as write:
         write([{"text": "a b c", "label": "x"}])
 

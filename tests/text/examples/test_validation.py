@@ -114,7 +114,7 @@ def test_empty_texts_are_reported_or_dropped(
     file = write(tmp_path / "train.csv", ["", "  ", *TEXTS[2:]], BOTH)
     made = read_data(file)
     assert len(made.rows) + len(made.dev) == 60
-    assert "2 of 60 rows have no text in 'text' (line 2, line 3); they are kept" in capsys.readouterr().err
+    assert "2 of 60 rows have no text in 'text' (line 2, line 3); these rows are kept" in capsys.readouterr().err
     made = read_data(file, drop_invalid=True)
     assert len(made.rows) + len(made.dev) == 58
     assert "2 of 60 rows have no text: line 2, line 3; these rows are left out" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_packs_are_nearly_full() -> None:
 
 
 def test_sequence_too_long_for_a_pack_is_rejected() -> None:
-    with pytest.raises(PretuneError, match="a sequence with 9 tokens does not fit into a pack of 8 tokens"):
+    with pytest.raises(PretuneError, match="a sequence with 9 tokens does not fit into a batch of 8 tokens"):
         plan_packs(np.array([3, 9]), tokens=8, sequences=4)
 
 
@@ -76,10 +76,12 @@ def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: b
 
 def test_group_too_large_for_a_pack_is_rejected() -> None:
     groups = np.array([0, 1, 0])
-    with pytest.raises(PretuneError, match="a group of 2 sequences with 9 tokens does not fit into a pack of 8 tokens"):
+    with pytest.raises(
+        PretuneError, match="a group of 2 sequences with 9 tokens does not fit into a batch of 8 tokens"
+    ):
         plan_packs(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
     with pytest.raises(
-        PretuneError, match="a group of 2 sequences with 4 tokens does not fit into a pack of 8 tokens in 1 sequences"
+        PretuneError, match="a group of 2 sequences with 4 tokens does not fit into a batch of 8 tokens in 1 sequences"
     ):
         plan_packs(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
 

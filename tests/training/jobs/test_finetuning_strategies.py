@@ -130,7 +130,7 @@ def test_auto_strategy_is_reported(capsys: pytest.CaptureFixture[str], monkeypat
     assert "frozen" in choose_strategy("auto", 10).parts
     assert "full" in choose_strategy("auto", 5000).parts
     assert "full" in choose_strategy("auto", 10, "contrast", has_head=False).parts
-    with pytest.raises(PretuneError, match="strategy frozen: contrast has no head"):
+    with pytest.raises(PretuneError, match="strategy frozen: the task contrast has no head"):
         choose_strategy("frozen", 10, "contrast", has_head=False)
     assert "5,000 examples" in capsys.readouterr().err
 

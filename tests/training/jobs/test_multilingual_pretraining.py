@@ -128,7 +128,7 @@ def test_bilm_on_a_bidirectional_model(tmp_path: Path) -> None:
 
 def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(PretuneError, match=r"some of tlm, mlm train on rows and some on running text; give a store"):
+    with pytest.raises(PretuneError, match=r"train on rows \(tlm\), and some on running text; give a store"):
         learn("tlm|mlm", ["pairs.en.txt", "pairs.fr.txt"], out)
     with pytest.raises(PretuneError, match="tlm and dlm need different kinds of input rows"):
         learn("tlm|dlm", ["pairs.en.txt", "pairs.fr.txt"], out)
@@ -149,7 +149,8 @@ def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
 def test_languages_must_be_known(tmp_path: Path) -> None:
     lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
     with pytest.raises(
-        PretuneError, match="language of one token store is 'lines', but other text is in en; give the language"
+        PretuneError,
+        match="one token store has the pseudo-language 'lines', but other text is in en; give the language",
     ):
         learn("mlm", ["en", f"{lines.folder}"], tmp_path / "run")
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")

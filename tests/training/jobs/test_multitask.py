@@ -313,7 +313,7 @@ def test_weights_multiply_the_sampling_proportions() -> None:
     ("objective", "names", "message"),
     [
         ("a: classify | b: classify", ["mood", "warm"], "--train mood=…: no task has this name"),
-        ("mood: classify | warm: classify", ["mood"], "no file for warm; give warm=FILE"),
+        ("mood: classify | warm: classify", ["mood"], "no file for the task warm; give warm=FILE"),
         ("mood: classify | classify", ["mood", "warm"], "each of several tasks needs a name"),
         ("mood: classify | mood: classify", ["mood"], "two tasks have the same name"),
         ("classify | lm", ["mood", "warm"], "name each task after its file"),

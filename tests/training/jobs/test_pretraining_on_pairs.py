@@ -107,7 +107,9 @@ def test_two_aligned_files_are_accepted(tmp_path: Path) -> None:
 
 
 def test_rows_and_running_text_cannot_be_mixed(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=r"some of translate, lm train on rows and some on running text"):
+    with pytest.raises(
+        PretuneError, match=r"some of the objectives train on rows \(translate\), and some on running text"
+    ):
         pretrain("tiny-pairs", str(write_pairs(tmp_path / "a.tsv")), objective="translate|lm", out=tmp_path / "run")
     with pytest.raises(PretuneError, match="no parallel texts were given"):
         pretrain("tiny-pairs", objective="translate", out=tmp_path / "run", budget=Budget(steps=1))

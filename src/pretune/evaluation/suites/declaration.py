@@ -110,9 +110,9 @@ class SuiteTask:
             if None in cells:
                 if role in EXTRA or (role in ANSWERS and split == "test"):
                     continue
-                return PretuneError(
-                    f"there is no column {columns[cells.index(None)]!r}; columns are {', '.join(map(repr, row)) or 'none'}"
-                )
+                missing, listed = columns[cells.index(None)], ", ".join(map(repr, row)) or "none"
+                hint = suggest(str(missing), map(str, row), "check the suite's `roles`")
+                return PretuneError(f"there is no column {missing!r}; columns are {listed}; {hint}")
             value = cells if role == "choices" and len(cells) > 1 else cells[0]
             if len(cells) > 1 and role != "choices":
                 value = " ".join(map(str, cells))

@@ -112,7 +112,7 @@ HARMLESS = {
 
 
 def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the parameter-name table of GPT or GPT-2; `tokens` and `positions` name embeddings in checkpoints."""
+    """Return the table of GPT's or GPT-2's parameter names; `tokens` and `positions` are names of embeddings."""
     return NameTable(
         (tokens, "backbone.embed.tokens"),
         (positions, "backbone.embed.positions.weight"),

@@ -179,7 +179,7 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Return the parameter-name table of a BERT-like family with additional rows; `name` is the published prefix."""
+    """Return the table of parameter names of a BERT-like family; `name` is their prefix in published checkpoints."""
     return NameTable(
         *encoder_rows(name),
         *rows,

@@ -146,7 +146,7 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
-    """Return the parameter-name table of DeBERTa or DeBERTa-v2, given the rows of its attention parameters."""
+    """Return the table of parameter names of DeBERTa or DeBERTa-v2, given the rows of its attention parameters."""
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

@@ -22,7 +22,7 @@ class ErnieConfig(bert.BertConfig):
 
 
 def build(config: ErnieConfig) -> TransformerStack:
-    """Build the ERNIE backbone: BERT, with an embedding of the token column `task` if the configuration has one."""
+    """Build the ERNIE backbone: BERT, with an embedding of each token's `task` id if the configuration has task ids."""
     tasks = [ColumnEmbedding("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
     return bert.build(config, tasks)
 

@@ -27,7 +27,7 @@ from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import DenseTransform, vocabulary_head
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.parsing import validate_schema
 from pretune.text.tokenizers.template import Template
 
@@ -79,7 +79,9 @@ class ModernBertConfig:
         if len(kinds) != layers:
             raise PretuneError(f"modernbert: layer_types has {len(kinds)} entries, but num_hidden_layers is {layers}")
         if unknown := sorted(set(kinds) - {FULL, SLIDING}):
-            raise PretuneError(f"modernbert: unknown layer_types {', '.join(unknown)}; known: {FULL}, {SLIDING}")
+            raise PretuneError(
+                f"modernbert: unknown layer_types {', '.join(unknown)}; {suggest(unknown[0], (FULL, SLIDING))}"
+            )
         return kinds
 
     def theta(self, kind: str) -> float:

@@ -37,7 +37,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return RoBERTa's parameter-name table; `name` is the published prefix, `encoder` replaces BERT's rows."""
+    """Return RoBERTa's table of parameter names; `name` is their published prefix, `encoder` replaces BERT's rows."""
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,

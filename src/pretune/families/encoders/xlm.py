@@ -65,7 +65,7 @@ class XlmConfig:
 
 
 def build(config: XlmConfig) -> TransformerStack:
-    """Build the XLM backbone; batches without a column `language` get no language embedding."""
+    """Build the XLM backbone from its configuration; batches without language ids get no language embedding."""
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
 

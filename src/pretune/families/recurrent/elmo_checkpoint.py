@@ -19,6 +19,7 @@ from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.runtime.arrays import Array
 from pretune.runtime.checksummed_safetensors import check_finite
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import as_tuples, read_mapping, validate_schema
 from pretune.runtime.value_ranges import Interval, check_number
 
@@ -34,10 +35,7 @@ def is_published(folder: Path) -> bool:
 
 def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
     """Return the configuration and parameters of a published ELMo; `vocabulary` is the size of its vocabulary."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise PretuneError('reading .hdf5 files needs h5py; install it with: pip install "pretune[elmo]"') from error
+    h5py = import_optional("h5py", "reading .hdf5 files")
     options_file, weights_file = _files(folder)
     if options_file is None or weights_file is None:
         raise PretuneError(

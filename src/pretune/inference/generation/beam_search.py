@@ -19,7 +19,7 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidates per beam let `width` beams continue, even if all end tokens are among them."""
+    """Return how many tokens to consider per beam so that `width` beams continue even if all `ends` are among them."""
     return (1 + max(1, len(ends))) * width
 
 

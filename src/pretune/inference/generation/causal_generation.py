@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from pretune.inference.nan_check import check_not_nan
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
@@ -81,7 +80,7 @@ class DecodingSession:
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Create a cache for `sequences` sequences of up to `slots` tokens; `source` is the input of an encoder."""
+        """Create a model's cache for `sequences` sequences of up to `slots` tokens; `source` is its encoder's input."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
@@ -215,7 +214,9 @@ class TextGenerator:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False) -> TextGenerator:
+    def load(
+        cls, reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
+    ) -> TextGenerator:
         """Load a causal language model and its tokenizer from a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
@@ -226,7 +227,7 @@ class TextGenerator:
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(
-                f"{reference}: this {family.name} was not trained to generate text; use a model trained with lm"
+                f"{reference}: this {family.name} was not trained to generate text; use a model with the objective lm"
             )
         model = load_model(reference, parse_objective("lm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("lm", reference, "pretrain it with lm first")
@@ -248,7 +249,7 @@ class TextGenerator:
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) >= longest:
             raise PretuneError(
-                f"a prompt of {len(ids)} tokens leaves no room for new tokens: the model has {longest} positions; shorten it"
+                f"the model has {longest} positions, so a prompt of {len(ids)} tokens is too long; shorten the prompt"
             )
         return ids
 
@@ -261,7 +262,7 @@ class TextGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the continuation of a prompt piece by piece; return what `generate` returns for prompt number `row`."""
+        """Yield a prompt's continuation in pieces, then return a dictionary as in `generate`; `row` seeds sampling."""
         check_streamable(decoding)
         tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt
@@ -279,7 +280,7 @@ class TextGenerator:
 
     @property
     def ends(self) -> set[int]:
-        """Return the ids of the tokens that end a text."""
+        """Return the ids of the tokens that end a generated text."""
         tokenizer = self.model.require_tokenizer()
         return {tokenizer.role("end")} if tokenizer.has_role("end") else set()
 
@@ -303,7 +304,7 @@ class TextGenerator:
         if max(map(len, prompts)) + trie.longest > longest:
             raise PretuneError(
                 f"a prompt of {max(map(len, prompts))} tokens leaves no room for all choices: the model has {longest} "
-                "positions; shorten it"
+                "positions; shorten the prompt"
             )
         return replace(decoding, max_new_tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 

@@ -37,7 +37,7 @@ def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], pena
 
 
 def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: AllowedTokens | None) -> Tensor:
-    """Set logits or log-probabilities, (b, vocabulary), to -inf except for the tokens `allowed(written tokens)`.
+    """Set logits, (b, vocabulary), to -inf except for tokens that `allowed` returns for the tokens written in each row.
 
     >>> mask_disallowed(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
     [[-inf, -1.0, 1.0]]

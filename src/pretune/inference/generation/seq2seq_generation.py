@@ -22,7 +22,7 @@ from pretune.inference.generation.text_to_text_answers import generate_for_seque
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
-from pretune.models.name_resolution import find_folder
+from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.objectives import Data, single_objective
 from pretune.objectives.tasks.generate import Generate
 from pretune.runtime.devices import choose_device
@@ -32,7 +32,7 @@ from pretune.text.packing.sequences import Arrangement, collate
 LENGTH = 512  # tokens of input, for models without a maximal length
 
 
-def is_encoder_decoder(reference: str | Path) -> bool:
+def is_encoder_decoder(reference: ModelReference) -> bool:
     """Return whether a model is an encoder-decoder."""
     family, _ = read_config(find_folder(reference))
     return bool(family.template.target)
@@ -48,7 +48,7 @@ class Seq2SeqGenerator:
 
     @classmethod
     def load(
-        cls, reference: str | Path, device: str | None = None, ignore_mismatched: bool = False, languages: str = ""
+        cls, reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False, languages: str = ""
     ) -> Seq2SeqGenerator:
         """Load an encoder-decoder from a run folder or a model folder; `languages` is a language pair such as en-ro."""
         task: Any = Generate(language_pair=languages)
@@ -82,7 +82,7 @@ class Seq2SeqGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the text generated for an input piece by piece; return what `generate` returns for input number `row`."""
+        """Yield the text for an input in pieces, then return a dictionary as in `generate`; `row` seeds sampling."""
         check_streamable(decoding)
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         begin, end = target_frame(self.model, self.task)

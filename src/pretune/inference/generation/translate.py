@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pretune.inference.generation.causal_generation import DecodingSession, Gene
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.model import Model
+from pretune.models.name_resolution import ModelReference
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.seq2seq.source_target import with_target_side
 from pretune.objectives.seq2seq.translate import Translate
@@ -57,7 +57,7 @@ class Translator:
 
     @classmethod
     def load(
-        cls, references: Sequence[str | Path], device: str | None = None, ignore_mismatched: bool = False
+        cls, references: Sequence[ModelReference], device: str | None = None, ignore_mismatched: bool = False
     ) -> Translator:
         """Load one or several encoder-decoders for translation from run folders or model folders."""
         models: list[Model] = []
@@ -67,7 +67,7 @@ class Translator:
             writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
                 raise PretuneError(
-                    f"{reference}: this model was not trained to translate; choose one trained with translate"
+                    f"{reference}: this model was not trained to translate; choose one trained with the task translate"
                 )
             model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
             if models and model.require_tokenizer().digest != models[0].require_tokenizer().digest:
@@ -145,7 +145,7 @@ class Translator:
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text with its translation (`written`), score and, if wanted, its word alignment."""
+        """Return one row per text with its translation (`written`), score and, if given, its word alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

@@ -1,14 +1,18 @@
-"""Attention weights of a layer as tensors, for distillation; the attention function itself never materializes them."""
+"""Attention weights as tensors, for distillation and analysis; the attention function itself never materializes them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.multi_head import SelfAttention
+from pretune.nn.attention.multi_head import AttentionContext, SelfAttention, ShowsLogits
 from pretune.nn.attention.patterns import Pattern, effective_pattern
 from pretune.nn.attention.query_key_layout import AttentionLayout, padded_groups
-from pretune.nn.attention.scaled_dot_product import attention_mask
+from pretune.nn.attention.scaled_dot_product import attention_mask, padded_weights
 from pretune.nn.blocks import PreNorm
 from pretune.runtime.errors import PretuneError
 
@@ -49,3 +53,26 @@ def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
         "attention weights can only be distilled between models with plain self-attention; "
         "remove `attention` from the terms that the distillation matches"
     )
+
+
+@contextmanager
+def recorded_attention_weights(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Record the attention weights of each self-attention layer that runs in the `with` block.
+
+    The list has one tensor (sequences, heads, L, L) per layer, in the order in which the layers run.
+    """
+    found: list[Tensor] = []
+
+    def record(layer: Any, given: tuple[Tensor, AttentionContext]) -> None:
+        x, context = given
+        inputs = layer.logit_inputs(x, context)
+        if inputs is not None:
+            found.append(padded_weights(inputs.q, inputs.k, context.layout, inputs.pattern, inputs.score, inputs.scale))
+
+    layers = [module for module in network.modules() if isinstance(module, ShowsLogits)]
+    hooks = [layer.register_forward_pre_hook(record) for layer in layers if isinstance(layer, nn.Module)]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.multi_head import AttentionContext, head_width_of
+from pretune.nn.attention.multi_head import AttentionContext, LogitInputs, ShowsLogits, head_width_of
 from pretune.nn.attention.patterns import effective_pattern, full
-from pretune.nn.attention.scaled_dot_product import attend
+from pretune.nn.attention.scaled_dot_product import ScoreMod, attend
 from pretune.nn.attention.score_mods import DisentangledScore, disentangled_scale
 from pretune.nn.dropout import Dropout
 from pretune.nn.initialization import ResidualBranch
@@ -91,7 +91,7 @@ class SharedProjections(nn.Module):
         return queries, keys
 
 
-class DisentangledAttention(ResidualBranch):
+class DisentangledAttention(ResidualBranch, ShowsLogits):
     """Disentangled self-attention (DeBERTa), whose logits depend on content and on relative position embeddings."""
 
     def __init__(
@@ -112,15 +112,25 @@ class DisentangledAttention(ResidualBranch):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
-        assert context.distances is not None
-        q, k, v = self.project(x)
-        vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
-        score_mod = self.score(q, k, *self.project.positions(vectors), context.layout)
+        q, k, v, score_mod = self.project_all(x, context)
         pattern, dropout = effective_pattern(full, context.pattern), self.dropout if self.training else 0.0
         scale = disentangled_scale(self.head_width)
         # Three lookups per pair of tokens: a second prefetched block would not fit into the kernel's shared memory.
         mixed = attend(q, k, v, context.layout, pattern, score_mod, scale, dropout=dropout, stages=1)
         return self.output(mixed.flatten(1))
+
+    def project_all(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, ScoreMod]:
+        """Return queries, keys and values of hidden states, (n, heads, d) each, and the score modification."""
+        assert context.distances is not None
+        q, k, v = self.project(x)
+        vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
+        return q, k, v, self.score(q, k, *self.project.positions(vectors), context.layout)
+
+    def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs:
+        """Return what the logits of hidden states x, (n, width), are computed from."""
+        q, k, _, score_mod = self.project_all(x, context)
+        pattern, scale = effective_pattern(full, context.pattern), disentangled_scale(self.head_width)
+        return LogitInputs(q, k, pattern, score_mod, scale)
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add this attention layer and its position terms to `sizes`, from which the FLOPs of a model are computed."""

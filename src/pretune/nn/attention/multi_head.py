@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -39,6 +40,25 @@ class AttentionContext:
     cache: KVCache | None = None  # key-value cache; the keys of the layout are then those of the cache
 
 
+@dataclass
+class LogitInputs:
+    """What the attention logits of a layer are computed from: queries, keys, pattern, and score modification."""
+
+    q: Tensor  # (n, heads, d)
+    k: Tensor  # (m, heads, d)
+    pattern: Pattern
+    score: ScoreMod | None = None
+    scale: float | None = None  # None: 1 / √d
+
+
+class ShowsLogits(ABC):
+    """The base class of self-attention layers whose attention weights can be computed apart from their output."""
+
+    @abstractmethod
+    def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
+        """Return what the logits of hidden states x, (n, width), are computed from; None if there are no logits."""
+
+
 class AttentionFunction(Protocol):
     """The interface of functions that replace softmax attention in `SelfAttention`, such as approximations of it."""
 
@@ -62,7 +82,7 @@ def head_width_of(width: int, heads: int) -> int:
     return width // heads
 
 
-class SelfAttention(PrunableHeads):
+class SelfAttention(PrunableHeads, ShowsLogits):
     """Multi-head self-attention with one weight matrix for queries, keys and values."""
 
     def __init__(
@@ -88,9 +108,7 @@ class SelfAttention(PrunableHeads):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
-        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
-        if self.norm is not None or self.rotary is not None:
-            qkv = self.normalize_and_rotate(qkv, context.layout)
+        qkv = self.project(x, context)
         dropout, pattern = self.dropout if self.training else 0.0, effective_pattern(self.pattern, context.pattern)
         if self.attend is not None:
             q, k, v = qkv.unbind(1)
@@ -102,6 +120,18 @@ class SelfAttention(PrunableHeads):
             k, v = context.cache.extend(k, v)
             mixed = attend(q, k, v, context.layout, pattern, dropout=dropout)
         return self.output(mixed.flatten(1))
+
+    def project(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Return queries, keys and values of hidden states, after QK-norm and rotation: (n, width) → (n, 3, heads, d)."""
+        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
+        if self.norm is None and self.rotary is None:
+            return qkv
+        return self.normalize_and_rotate(qkv, context.layout)
+
+    def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
+        """Return what the logits are computed from, or None if another function replaces softmax attention."""
+        q, k, _ = self.project(x, context).unbind(1)
+        return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern)) if self.attend is None else None
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
@@ -139,7 +169,7 @@ def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Ten
     return layout.cache[name]  # type: ignore[no-any-return]
 
 
-class GlobalAttention(ResidualBranch):
+class GlobalAttention(ResidualBranch, ShowsLogits):
     """Self-attention with global tokens (Longformer), which are marked by 1 in the per-token column `global`.
 
     Global tokens attend to all, with separate projections; others attend to global tokens and where the pattern allows.
@@ -164,6 +194,13 @@ class GlobalAttention(ResidualBranch):
         from_global = self.mix(self.global_qkv, x, context, global_queries)
         return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
+    def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
+        """Return what the logits are computed from, or None if there are global tokens, which have other projections."""
+        if "global" in context.layout.queries.columns:
+            return None
+        q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).unbind(1)
+        return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern))
+
     def mix(self, project: Linear, x: Tensor, context: AttentionContext, pattern: Pattern) -> Tensor:
         """Apply attention with the local or the global q, k, v projection `project`: (n, width) → (n, heads · d)."""
         qkv = project(x).view(-1, 3, self.heads, self.head_width)
@@ -176,7 +213,7 @@ class GlobalAttention(ResidualBranch):
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
 
-class RelativeAttention(ResidualBranch):
+class RelativeAttention(ResidualBranch, ShowsLogits):
     """Self-attention with relative positions (as a score modification) and memory: T5, Transformer-XL, XLNet."""
 
     def __init__(
@@ -206,6 +243,14 @@ class RelativeAttention(ResidualBranch):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply self-attention: (n, width) → (n, width). Keys and values come from `context.key_states`, if set."""
+        q, k, v, score_mod = self.project(x, context)
+        pattern = effective_pattern(self.pattern, context.pattern)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(q, k, v, context.layout, pattern, score_mod, self.scale, dropout=dropout, stages=self.stages)
+        return self.output(mixed.flatten(1))
+
+    def project(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, ScoreMod | None]:
+        """Return queries, keys and values of hidden states, (n, heads, d) each, and the score modification, if any."""
         q = self.query(x).view(-1, self.heads, self.head_width)
         key_states = x if context.key_states is None else context.key_states
         k, v = self.key_value(key_states).view(-1, 2, self.heads, self.head_width).unbind(1)
@@ -214,10 +259,12 @@ class RelativeAttention(ResidualBranch):
         score_mod = context.score_mod if self.score is None else self.score(q, context.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
-        pattern = effective_pattern(self.pattern, context.pattern)
-        dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, context.layout, pattern, score_mod, self.scale, dropout=dropout, stages=self.stages)
-        return self.output(mixed.flatten(1))
+        return q, k, v, score_mod
+
+    def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs:
+        """Return what the logits of hidden states x, (n, width), are computed from."""
+        q, k, _, score_mod = self.project(x, context)
+        return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern), score_mod, self.scale)
 
     def refine_parameters(self, scheme: InitializationScheme) -> None:
         """Let an initialization scheme rescale the output matrix and, if logits are not scaled, the query matrix."""

@@ -319,9 +319,48 @@ def _with_score(
     dropout: float,
 ) -> Tensor:
     """Compute dense attention step by step: logits, score modification, softmax, weighted mean."""
+    return F.dropout(_softmax_weights(q, k, layout, group, mask, score, scale), dropout) @ v
+
+
+def _softmax_weights(
+    q: Tensor,
+    k: Tensor,
+    layout: AttentionLayout,
+    group: PaddedGroup,
+    mask: Tensor | None,
+    score: ScoreMod | None,
+    scale: float | None,
+) -> Tensor:
+    """Return the attention weights of a padded group, (b, heads, Lq, Lk), from its queries and keys, (b, heads, L, d)."""
     logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
-    logits = score(logits, heads, *_padded_columns(layout, group))
+    if score is not None:
+        heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
+        logits = score(logits, heads, *_padded_columns(layout, group))
     if mask is not None:
         logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
-    return F.dropout(logits.softmax(-1), dropout) @ v
+    return logits.softmax(-1)
+
+
+def padded_weights(
+    q: Tensor,
+    k: Tensor,
+    layout: AttentionLayout,
+    pattern: Pattern,
+    score: ScoreMod | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Return the attention weights of self-attention in each packed sequence, (sequences, heads, L, L).
+
+    L is the length of the longest sequence. Weights of padding, and of queries that may attend to no key, are 0.
+    """
+    sequences, longest = layout.queries.offsets.shape[0] - 1, layout.queries.max_length
+    weights = q.new_zeros(sequences, q.shape[1], longest, longest)
+    for number, group in enumerate(padded_groups(layout).groups):
+        mask, without_keys = _masks(layout, group, pattern, number)
+        own, keys = q[group.queries].transpose(1, 2), k[group.keys].transpose(1, 2)  # (b, heads, L, d)
+        found = _softmax_weights(own, keys, layout, group, mask, score, scale)
+        attends = group.real_queries[:, None, :, None]
+        found = found * (attends if without_keys is None else attends & ~without_keys)
+        length = found.shape[-1]
+        weights[layout.queries.sequence[group.queries[:, 0]].long(), :, :length, :length] = found
+    return weights

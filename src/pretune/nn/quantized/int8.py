@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from pretune.nn.linear import Linear
 from pretune.nn.quantized.int4 import Int4Linear, QuantizedLinear, check_int4, fits_int4
 from pretune.runtime.compressed_tensors import quantize_rows
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 
 QUANTIZATION_KINDS = ("dynamic", "weight-only", "int4")
 LARGEST_7_BIT = 64  # largest weight multiplied by 8-bit activations; the sum of two products then fits into 16 bits
@@ -66,7 +66,7 @@ def multiplies_exactly(engine: str) -> bool:
 def check_kind(kind: str) -> None:
     """Raise an error if a kind of quantized weights is unknown or not supported on this machine."""
     if kind not in QUANTIZATION_KINDS:
-        raise PretuneError(f"unknown kind of quantized weights {kind!r}; choose from {', '.join(QUANTIZATION_KINDS)}")
+        raise PretuneError(f"unknown kind of quantized weights {kind!r}; {suggest(kind, QUANTIZATION_KINDS)}")
     if kind == "dynamic":
         choose_engine()
     elif kind == "int4":

@@ -195,7 +195,7 @@ class DistillHidden(Objective):
         layout, found = self_layout(packed), []
         if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):
             raise PretuneError(
-                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave `attention` out of --match-layers"
+                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave attention(…) out of the layers to match"
             )
         for own, layer in match.pairs:
             with torch.no_grad():

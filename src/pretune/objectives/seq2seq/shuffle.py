@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise_functions import reorder
 from pretune.objectives.seq2seq.source_target import Seq2Seq, make_source_and_target, strip_template
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ class Shuffle(Seq2Seq):
 
     def __post_init__(self) -> None:
         if self.unit not in ("words", "sentences"):
-            raise PretuneError(f"shuffle(unit={self.unit}): unknown unit; give words or sentences")
+            raise PretuneError(f"shuffle(unit={self.unit}): unknown unit; {suggest(self.unit, ('words', 'sentences'))}")
         if self.window is not None and self.window < 1:
             raise PretuneError(
                 f"shuffle(window={self.window}): nothing would be shuffled; give 1 or more, or leave it out"

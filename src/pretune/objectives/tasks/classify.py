@@ -234,7 +234,9 @@ class Classify(LabelTask):
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
         if self.class_weight not in ("none", "balanced"):
-            raise PretuneError(f"classify(class_weight={self.class_weight}): unknown value; choose none or balanced")
+            raise PretuneError(
+                f"classify(class_weight={self.class_weight}): unknown value; {suggest(self.class_weight, ('none', 'balanced'))}"
+            )
 
     @property
     def primary_metric(self) -> str:

@@ -28,7 +28,7 @@ from pretune.objectives.tasks.classify import Pooling, check_pooling, require_la
 from pretune.objectives.tasks.regress import NumberPrompt
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk, advise_options, parse_number, read_labeled
@@ -64,7 +64,9 @@ class Rank(CandidateTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ranking_loss not in ("listwise", "pointwise"):
-            raise PretuneError(f"rank: unknown ranking_loss={self.ranking_loss}; choose listwise or pointwise")
+            raise PretuneError(
+                f"rank: unknown ranking_loss={self.ranking_loss}; {suggest(self.ranking_loss, ('listwise', 'pointwise'))}"
+            )
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
         """Read a query, a candidate and, if `answered`, a relevance per row; rows of one query are grouped."""

@@ -36,8 +36,7 @@ def _read_span(entry: Any, length: int, where: str) -> tuple[int, int]:
         raise PretuneError(f"{where}: {str(ends)[:60]} is not a span; write two integers, start and end, as in [9, 12]")
     start, end = ends
     if not 0 <= start < end <= length:
-        rule = f"a span must satisfy 0 ≤ start < end ≤ {length}, the text's length"
-        raise PretuneError(f"{where}: [{start}, {end}] is outside the text; {rule}")
+        raise PretuneError(f"{where}: [{start}, {end}] is outside the text; write 0 ≤ start < end ≤ {length}")
     return start, end
 
 

@@ -41,7 +41,7 @@ class Dialogues:
 
     @cached_property
     def distinct(self) -> Array:
-        """Return an integer per turn, (turns,), that is equal for turns with the same text and different for others."""
+        """Return an integer per turn of all dialogues, (turns,), which is equal for turns with the same text."""
         numbers: dict[str, int] = {}
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
@@ -87,17 +87,16 @@ def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
 
 
 def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
-    """Return the role and text of a turn; if turns are `plain` strings, the turn's `number` decides its role."""
+    """Return the role and text of a dialogue turn; `plain` strings have alternating roles, by the turn's `number`."""
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
-        rule = 'must be all plain strings, or all objects with "role" and "text"'
-        raise PretuneError(f"{place}: the turns of a dialogue {rule}")
+        expected = 'all plain strings, or all objects with "role" and "text"'
+        raise PretuneError(f"{place}: the turns of a dialogue must be {expected}")
     if isinstance(turn, str):
         return number % 2, turn
     role, text = ROLES.get(str(turn.get("role")).lower()), turn.get("text", turn.get("content"))
     if role is None:
         problem = 'the turn has no "role"' if turn.get("role") is None else f"unknown role {turn['role']!r}"
-        advice = "set it to Q (query) or R (response), or use plain strings for alternating turns"
-        raise PretuneError(f"{place}: {problem}; {advice}")
+        raise PretuneError(f"{place}: {problem}; set it to Q (query) or R (response), or use plain strings as turns")
     if not isinstance(text, str):
         raise PretuneError(f'{place}: the turn has no "text"; add one that is a string')
     return role, text

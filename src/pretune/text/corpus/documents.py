@@ -135,8 +135,8 @@ def read_jsonl(
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            problem = f"not valid JSON ({error}); each line must be one JSON object"
-            raise PretuneError(f"{file}, line {number}: {problem}") from error
+            rule = "each line must be one JSON object"
+            raise PretuneError(f"{file}, line {number}: not valid JSON ({error}); {rule}") from error
         if not isinstance(row, dict):
             raise PretuneError(f"{file}, line {number}: expected a JSON object, not a {type(row).__name__}")
         yield number, row
@@ -170,8 +170,8 @@ def read_table(
             header = [name.strip() for name in row]
             continue
         if len(row) != len(header):
-            problem = f"expected {len(header)} fields as in the header, but found {len(row)}"
-            raise PretuneError(f"{file}, line {number}: {problem}")
+            place = f"{file}, line {number}"
+            raise PretuneError(f"{place}: expected {len(header)} fields as in the header, but found {len(row)}")
         yield number, dict(zip(header, row, strict=True))
 
 

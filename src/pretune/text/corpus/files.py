@@ -14,6 +14,7 @@ from pretune.runtime.errors import PretuneError, if_option
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 BLOCK = 1 << 20
+IN_MEMORY = "in-memory-table-"  # start of the names of files that hold tables passed from Python
 
 Errors = Literal["strict", "replace"]
 Paths = str | Path | Iterable[str | Path]
@@ -23,7 +24,7 @@ class ByteStream(Protocol):
     """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Read at most `size` bytes."""
+        """Return the next bytes of a stream, at most `size`."""
 
 
 def file_format(path: Path) -> str | None:
@@ -71,6 +72,10 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
             if not inside:
                 raise PretuneError(f"{name}: the pattern matches no {', '.join(formats)} file")
             found += inside
+        elif path.name.startswith(IN_MEMORY):
+            raise PretuneError(
+                f"{path}: this table was passed from Python and existed in memory only; pass it again, or save it to a file"
+            )
         else:
             raise PretuneError(f"{path}: no such file or folder")
     if not found:
@@ -79,7 +84,7 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
 
 
 def check_is_file(path: str | Path) -> Path:
-    """Return a path; raise an error if it is a folder or does not exist."""
+    """Return `path` as a Path; raise an error if it is a folder or does not exist."""
     path = Path(path)
     if path.is_dir() or not path.exists():
         raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
@@ -114,7 +119,7 @@ class _Metered:
 def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStream]:
     """Open a file for reading bytes, decompressing it according to its suffix; errors become PretuneErrors."""
     compression = COMPRESSIONS.get(path.suffix.lower())
-    damaged = "the compressed file is damaged or truncated ({}); download or compress it again"
+    advice = "download or compress it again"
     try:
         with path.open("rb") as file:
             raw: Any = _Metered(file, meter or ByteMeter())
@@ -131,14 +136,15 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
                 with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), compression) as stream:
                     yield stream
     except (lzma.LZMAError, EOFError) as error:
-        raise PretuneError(f"{path}: {damaged.format(error)}") from error
+        raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except IsADirectoryError as error:
         raise PretuneError(f"{path}: expected a file, but this is a folder") from error
     except PermissionError as error:
         raise PretuneError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
         if error.errno is None and compression is not None:  # how pyarrow reports bad data
-            raise PretuneError(f"{path}: {damaged.format(str(error).splitlines()[0])}") from error
+            reason = str(error).splitlines()[0]
+            raise PretuneError(f"{path}: the compressed file is damaged or truncated ({reason}); {advice}") from error
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
@@ -180,7 +186,7 @@ def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
 
 
 def check_text(text: str, place: str) -> str:
-    """Return a text; raise an error that names its `place` if it contains lone surrogates (invalid Unicode)."""
+    """Return `text`; if it contains lone surrogates (invalid Unicode), raise an error that names its `place`."""
     if not is_valid_text(text):
         raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text

@@ -35,7 +35,7 @@ class TableColumns:
         self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield (row number, cells in the order of the columns) for rows; the numbers continue from call to call."""
+        """Yield the number of each row in the table and its cells in column order; numbering continues across calls."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):
@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows as text formatted by `line`; with `safe`, spreadsheet formulas are escaped."""
+    """Yield a function that writes rows in the format of the function `line`; with `safe`, it escapes formulas."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 
@@ -88,8 +88,8 @@ def _text_writer(
             try:
                 file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
-                problem = f"row {number} contains a lone surrogate, which is not valid text"
-                raise PretuneError(f"{path}: {problem}; correct it, or write a .jsonl file") from error
+                advice = "correct it, or write a .jsonl file"
+                raise PretuneError(f"{path}: row {number} contains a lone surrogate, invalid text; {advice}") from error
             except ValueError as error:
                 raise PretuneError(f"{path}: row {number} contains {error}; write a .csv or .jsonl file") from error
 
@@ -181,7 +181,7 @@ def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
-                raise PretuneError(f"{path}: row {number} needs two columns with one value per word; write .jsonl")
+                raise PretuneError(f"{path}: row {number} lacks two columns with a value per word; write a .jsonl file")
             lines = ["\t".join(map(str, line)) + "\n" for line in zip(*columns, strict=True)]
             file.write("".join([*lines, "\n"]).encode())
 

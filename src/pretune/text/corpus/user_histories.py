@@ -22,7 +22,7 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
 
     A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all
     items, as a list or separated by spaces. Without times, the order of the rows is the order of the items. Users with
-    fewer than `min_items` items are left out. `columns` (user, item, time) are inferred from usual names by default.
+    fewer than `min_items` items are left out. Keyword arguments `user`, `item`, `time` name columns with unusual names.
     """
     seen: dict[str, list[tuple[Any, str]]] = {}
     for file in files:
@@ -52,7 +52,7 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
 
 
 def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...], role: str, place: str) -> str:
-    """Return the column `name`, else one of `usual_names`; if the row has none, raise an error unless `role` is ""."""
+    """Return a row's column `name`, else one of `usual_names`, else "" (if `role` is set, raise an error instead)."""
     column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):
         known = ", ".join(map(repr, row))

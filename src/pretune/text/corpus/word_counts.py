@@ -14,7 +14,7 @@ WINDOW = 16
 class WordCounts:
     """Counts of whitespace-separated words, in bounded memory.
 
-    When there are more than `limit` distinct words, the rarer half is dropped; of equally rare words, the older ones.
+    With more than `limit` distinct words, the rarer half is dropped; of equally rare words, older ones are dropped.
 
     >>> counts = WordCounts(limit=1000)
     >>> counts.add("hug pug hug")

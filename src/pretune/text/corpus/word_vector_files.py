@@ -67,8 +67,8 @@ def _open(path: Path) -> Iterator[Any]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        problem = f"the compressed file is damaged or truncated ({error}); download or compress it again"
-        raise PretuneError(f"{path}: {problem}") from error
+        advice = "download or compress it again"
+        raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except OSError as error:
         raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
@@ -203,7 +203,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return the rows of fastText's n-gram matrix for the n-grams of a word with `shortest` to `longest` characters."""
+    """Return the rows in fastText's n-gram matrix (of `bucket` rows) for a word's n-grams of the given lengths."""
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []

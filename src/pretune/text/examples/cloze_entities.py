@@ -77,8 +77,8 @@ def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: s
             inside = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end < len(text)
             entity = entity.get("text") or (text[start : end + 1] if inside else None)  # type: ignore[operator]
         if not isinstance(entity, str) or not entity.strip():
-            problem = f"an entity in {column!r} has neither a text nor a valid position in its passage"
-            raise PretuneError(f"{table.path}, line {line}: {problem}")
+            place = f"{table.path}, line {line}"
+            raise PretuneError(f"{place}: an entity in {column!r} has no text and no valid position in its passage")
         names.append(check_text(entity.strip(), f"{table.path}, line {line}: {column!r}"))
     return tuple(dict.fromkeys(names))
 

@@ -31,24 +31,22 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Parse a cloze prompt with placeholders for a text, a second text if `pair` is set, and fields in `more`."""
+        """Parse a cloze prompt with placeholders for a text, a second text if `pair`, and the columns `more`."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
             text = " ".join([TEXT, *([PAIR] if pair else []), text])
         if (count := text.count(GAP)) != 1:
-            problem = f"expected {GAP} once, in place of the answer, but found it {count} times"
-            raise PretuneError(f"cloze {text!r}: {problem}")
+            raise PretuneError(f"cloze {text!r}: expected {GAP} once, in place of the answer, not {count} times")
         if (PAIR in text) != pair:
-            advice = f"are pairs of texts; add {PAIR} for the second text"
-            advice = advice if pair else f"are not pairs of texts; remove {PAIR}"
-            raise PretuneError(f"cloze {text!r}: the examples {advice}")
+            are, advice = ("are", f"add {PAIR} for the second text") if pair else ("are not", f"remove {PAIR}")
+            raise PretuneError(f"cloze {text!r}: the examples {are} pairs of texts; {advice}")
         either = "|".join(map(re.escape, [*slots, GAP]))
         return cls(tuple(filter(None, re.split(rf"(\s*(?:{either}))", text))))
 
     @property
     def space(self) -> str:
-        """Return the whitespace that separates the answer from the text before [MASK]."""
+        """Return the whitespace between [MASK], in place of the answer, and the text before it in a cloze prompt."""
         return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:
@@ -57,7 +55,7 @@ class Cloze:
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
-        """Return the parts of cloze prompts for rows: one text per row for a placeholder, token ids for fixed text."""
+        """Return the parts of a cloze prompt: one text per row for each placeholder, and token ids for fixed text."""
         values = placeholder_values(rows)
         parts: list[Part] = []
         for piece in self.pieces:
@@ -97,12 +95,12 @@ def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
     if all(":" in part for part in parts):
         named = {label.strip(): word.strip() for label, _, word in (part.partition(":") for part in parts)}
         if set(named) != set(labels):
-            problem = f"expected a word for each of the labels {listed}, but found {', '.join(named)}"
-            raise PretuneError(f"words {words}: {problem}")
+            found = ", ".join(named)
+            raise PretuneError(f"words {words}: expected a word for each of the labels {listed}, but found {found}")
         return [named[label] for label in labels]
     if len(parts) != len(labels):
-        problem = f"expected one word for each of the {len(labels)} labels ({listed}), but found {len(parts)}"
-        raise PretuneError(f"words {words}: {problem}")
+        wanted = f"one word for each of the {len(labels)} labels ({listed})"
+        raise PretuneError(f"words {words}: expected {wanted}, but found {len(parts)}")
     return parts
 
 

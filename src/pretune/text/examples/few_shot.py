@@ -27,7 +27,7 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
 
 
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """Return `count` random examples (queries) per class, or in total if `classes` is False or there are no labels."""
+    """Return `count` random examples per class or, if `classes` is False or there are no labels, `count` in total."""
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")
     if classes and getattr(examples, "labels", None) is not None:

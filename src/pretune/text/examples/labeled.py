@@ -76,7 +76,7 @@ class LabeledRows(Examples):
 
     @property
     def queries(self) -> Array:
-        """Return an integer per row, (rows,), equal for rows with the same `group` or, without groups, text."""
+        """Return an integer per row, (rows,), equal for rows with the same `group` (without groups, the same text)."""
         groups = [str(group) for group in self.extra.get("group", self.texts)]
         return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 
@@ -89,7 +89,7 @@ class LabeledRows(Examples):
         return "\0".join(parts).casefold().strip()
 
     def inputs(self, row: int) -> dict[str, Any]:
-        """Return the texts of a row by role, for reports."""
+        """Return the texts of a row as a dictionary with the keys `text` and `pair`, for reports."""
         return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
 
 
@@ -245,7 +245,7 @@ class LabeledTable:
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
             roles = [role for role in self.roles if role in ROLES or role in found]
-            log_info(f"{self.path}: {guessed}{note}{advise_options('override', roles)}")
+            log_info(f"{self.path}: using the columns {guessed}{note}{advise_options('override', roles)}")
 
     def split_names(self, names: str) -> list[str]:
         """Split a comma-separated string of column names into a list."""
@@ -257,8 +257,8 @@ class LabeledTable:
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: the field {name!r} is missing")
         if isinstance(value, list | dict):
-            problem = f"expected text in {name!r}, but found a {type(value).__name__}"
-            raise PretuneError(f"{self.path}, line {line}: {problem}")
+            kind = type(value).__name__
+            raise PretuneError(f"{self.path}, line {line}: expected text in {name!r}, but found a {kind}")
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
@@ -276,7 +276,7 @@ class LabeledTable:
 
 
 def advise_options(advice: str, roles: Iterable[str]) -> str:
-    """Return `advice` followed by the options that set the columns of `roles`; "" if the command has no such options.
+    """Return `advice` and the command-line options that set the columns of `roles`; "" if the command has none of them.
 
     >>> advise_options("override", ["text", "group"])
     '; override with --text, --columns.group'
@@ -317,7 +317,7 @@ def _flatten(row: Row) -> Row:
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return the column names 1, 2, 3, … if the first row of a table does not look like a header, else None."""
+    """Return column names 1, 2, 3, … if a table's first row is data and has no `known` column name, else None."""
     if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
     rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
@@ -331,7 +331,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Map the roles text, pair and label to columns not in `taken`: as `requested`, else by name, else by content."""
+    """Map roles (text, pair and, if `labels`, label) to columns not in `taken`, as `requested` or else inferred."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 

@@ -112,8 +112,8 @@ def read_choices(
         if labels:
             label = row.get(found["label"])
             if (at := find_choice(label, names, base)) is None:
-                problem = f"the label {label!r} in {found['label']!r} is none of the {len(names)} choices"
-                raise PretuneError(f"{table.path}, line {line}: {problem}")
+                where, column = f"{table.path}, line {line}", found["label"]
+                raise PretuneError(f"{where}: the label {label!r} in {column!r} is none of the {len(names)} choices")
             correct = (sum(name is not None for name in names[:at]),)  # its index among the choices that are not empty
         choices = tuple(name for name in names if name is not None)
         examples.groups.append(
@@ -153,7 +153,7 @@ def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> l
 
 
 def label_base(labels: Sequence[tuple[Any, int]]) -> int:
-    """Return 0 or 1, the number of the first choice in labels, given (label, number of choices) of each example."""
+    """Return 0 or 1, the number of the first choice in the labels, given (label, number of choices) of each example."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 

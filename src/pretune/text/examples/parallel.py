@@ -92,8 +92,8 @@ def _read_aligned(first: Path, second: Path, errors: Errors) -> LabeledRows:
     """Read pairs of texts from two files, whose lines with the same number belong together."""
     texts, pairs = ([line for _, line in read_lines(path, errors)] for path in (first, second))
     if len(texts) != len(pairs):
-        problem = f"{first} has {len(texts)} lines and {second} has {len(pairs)}"
-        raise PretuneError(f"{problem}; line-aligned files must have the same number of lines")
+        rule = "line-aligned files must have the same number of lines"
+        raise PretuneError(f"{first} has {len(texts)} lines and {second} has {len(pairs)}; {rule}")
     if not texts:
         raise PretuneError(f"{first}: the file is empty; pass a file with one text per line")
     columns = {"text": str(first), "pair": str(second)}

@@ -34,7 +34,7 @@ class AnswerSpan(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the end of the answer in its passage, exclusive."""
+        """Return the index of the character after an answer in its passage."""
         return self.start + len(self.text)
 
 
@@ -87,7 +87,7 @@ class TokenPassages:
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return the first and last token of each first answer within its passage, (questions, 2), or NO_ANSWER."""
+        """Return the first and last passage token of each question's first answer, (questions, 2), or NO_ANSWER."""
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:
@@ -108,7 +108,7 @@ def read_questions(
     """Read questions, passages and, with `answers`, their answers from a .json file in SQuAD's format or from a table.
 
     `columns` names the fields for `text` (question), `pair` (passage) and `label` (answers). Answers that do not occur
-    at their position in the passage raise an error; with `drop_invalid`, questions with no other answer are left out.
+    at their position in the passage raise an error; with `drop_invalid`, questions without a valid answer are left out.
     """
     path, rows = (file.file, iter(file.rows)) if isinstance(file, TableChunk) else (Path(file), question_rows(file))
     squad = file_suffix(path) == ".json"
@@ -165,8 +165,8 @@ def _squad(path: Path) -> Iterator[Row]:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        problem = f"not valid JSON ({error}); if it has one question per line, rename it to .jsonl"
-        raise PretuneError(f"{path}: {problem}") from error
+        advice = "if the file has one question per line, rename it to .jsonl"
+        raise PretuneError(f"{path}: not valid JSON ({error}); {advice}") from error
     here = "at the top"
     try:
         for number, article in enumerate(content["data"]):
@@ -185,7 +185,7 @@ def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bo
     names = {role: requested.get(role) or name for role, name in usual.items()}
     if names.keys() - requested.keys() and not quiet:
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        log_info(f"{path}: {listed}{advise_options('override', ROLES)}")
+        log_info(f"{path}: using the fields {listed}{advise_options('override', ROLES)}")
     return names
 
 

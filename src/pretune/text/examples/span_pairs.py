@@ -52,7 +52,7 @@ def read_span_pairs(
         bounds, words = [f"start{which}", f"end{which}"], ["word", f"word{which}"]
         if not ({*bounds} <= rows.columns.keys() or {*words} & rows.columns.keys()):
             advice = advise_options("choose those with its bounds or its words", [*bounds, words[1]])
-            raise PretuneError(f"{rows.file}: no columns locate span {which}{advice}")
+            raise PretuneError(f"{rows.file}: no column contains the position or the words of span {which}{advice}")
     spans: dict[int, tuple[CharacterSpan, CharacterSpan]] = {}
     bad = []
     for row in range(len(rows)):
@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Truncate sequences so that the marked spans of their texts are kept; add the array `span` (see `mark_tokens`)."""
+    """Truncate sequences to `length` tokens around their marked spans; add the array `span` (see `mark_tokens`)."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)
@@ -155,9 +155,9 @@ def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: i
     first, last = (x.reshape(source.starts.T.shape).T for x in (first, last))  # (rows, texts)
     over = (last - first + 1 > kept).any(1)
     if over.any():
-        problem = f"the spans do not fit into a sequence of {length} tokens"
         where = rows.location(int(np.argmax(over)))
-        raise PretuneError(f"{where}: {problem}; choose a larger length with --set batch.max_length=…")
+        advice = "choose a larger length with --set batch.max_length=…"
+        raise PretuneError(f"{where}: the spans do not fit into a sequence of {length} tokens; {advice}")
     middle = (first + last + 1 - kept) // 2
     begin = np.clip(middle, np.maximum(0, last + 1 - kept), np.minimum(first, source.lengths - kept))
     return replace(arrangement, starts=arrangement.starts + begin, tokens={"span": mark})

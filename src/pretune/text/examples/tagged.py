@@ -99,7 +99,7 @@ class TokenWords:
     predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     def windows(self, max_lengths: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Cut sentences into windows; return their sentence, start and length, and how many sentences have a cut word.
+        """Return the sentence, start and length of windows of sentences, and the number of sentences with cut words.
 
         A window ends between words and has at most `max_lengths` (sentences,) tokens; only a longer word is cut.
         Consecutive windows overlap by about `overlap` tokens. Sentences without tokens have no window.
@@ -120,7 +120,7 @@ class TokenWords:
 
 
 def _windows(edges: Array, max_length: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, length) of overlapping windows, up to `max_length` tokens, between word boundaries (`edges`)."""
+    """Yield (start, length) of overlapping windows of up to `max_length` tokens, cut at word boundaries (`edges`)."""
     first, count = 0, len(edges) - 1
     while True:
         stop = int(np.searchsorted(edges, edges[first] + max_length, side="right")) - 1
@@ -193,7 +193,7 @@ def _is_conll(row: Row) -> bool:
 def _find_columns(
     path: Path, row: Row, requested: Mapping[str, str], tags: bool, predicate: str | None, quiet: bool
 ) -> dict[str, str]:
-    """Map roles (text, label, predicate) to columns: as `requested`, else the usual ones of the file format."""
+    """Map the roles text, label (if `tags`) and predicate to columns: as `requested`, else usual ones of the format."""
     usual = {"text": next((name for name in WORDS if name in row), WORDS[0])}
     if tags:
         usual["label"] = str(len(row)) if "1" in row else next((name for name in TAGS if name in row), TAGS[0])
@@ -212,7 +212,7 @@ def _find_columns(
             log_info(f"{path}: the tags are in column {names['label']}{advise_options('override', ['label'])}")
     elif usual.keys() - requested.keys():
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        log_info(f"{path}: {listed}{advise_options('override', ('text', 'label'))}")
+        log_info(f"{path}: using the fields {listed}{advise_options('override', ('text', 'label'))}")
     return names
 
 
@@ -237,8 +237,8 @@ def _predicate(row: Row, name: str, words: int, place: str) -> int:
     if isinstance(value, list):
         marked = [number for number, mark in enumerate(value) if mark not in NO_PREDICATE]
         if len(marked) != 1:
-            problem = f"{len(marked)} predicates are marked in column {name}"
-            raise PretuneError(f"{place}: {problem}; mark one, and repeat the sentence for every other predicate")
+            advice = "mark one, and repeat the sentence for every other predicate"
+            raise PretuneError(f"{place}: {len(marked)} predicates are marked in column {name}; {advice}")
         return marked[0]
     if not isinstance(value, int) or not 0 <= value < words:
         raise PretuneError(f"{place}: {name!r} is {value!r}, but must be the index of a word, 0 to {words - 1}")

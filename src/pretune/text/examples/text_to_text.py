@@ -35,7 +35,7 @@ def read_text_to_text(
     requested = {role: name for role, name in columns.items() if name}
     if not requested and (requested := guess_source_target(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in requested.items())
-        log_info(f"{path}: {guessed}{advise_options('override', ROLES)}")
+        log_info(f"{path}: using the columns {guessed}{advise_options('override', ROLES)}")
     return read_labeled(file, requested, labels=answered, drop_invalid=drop_invalid)
 
 

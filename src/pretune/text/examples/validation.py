@@ -15,18 +15,19 @@ NUMBERS = 10  # numeric classes above which labels may be quantities
 
 
 def check_texts(rows: LabeledRows) -> None:
-    """Log which rows have no text; raise an error if they are more than half of the rows."""
+    """Log how many rows have no text; raise an error if they are more than half of all rows."""
     empty = rows.empty()
     if not empty:
         return
-    what = f"{rows.file}: {len(empty)} of {len(rows)} rows have no text in {rows.columns['text']!r}"
-    where = list_first(f"line {rows.lines[row]}" for row in empty)
+    what = f"{rows.file}: {len(empty)} of {len(rows)} rows"
+    where = f"in {rows.columns['text']!r} ({list_first(f'line {rows.lines[row]}' for row in empty)})"
     if 2 * len(empty) > len(rows):
         column = if_option("text", "; choose another column with --text")
         raise PretuneError(
-            f"{what} ({where}){column}{if_option('drop-invalid', ', or leave them out with --drop-invalid')}"
+            f"{what} have no text {where}{column}{if_option('drop-invalid', ', or leave them out with --drop-invalid')}"
         )
-    log_info(f"{what} ({where}); they are kept{if_option('drop-invalid', '; leave them out with --drop-invalid')}")
+    advice = if_option("drop-invalid", "; leave them out with --drop-invalid")
+    log_info(f"{what} have no text {where}; these rows are kept{advice}")
 
 
 def check_classes(rows: LabeledRows) -> None:
@@ -36,9 +37,9 @@ def check_classes(rows: LabeledRows) -> None:
     numbers = all(map(is_number, counts))
     if len(labels) >= FEWEST and len(counts) > DISTINCT * len(labels):
         regress = if_option("objective", "; for regression use --objective regress") if numbers else ""
-        problem = f"{len(labels)} rows have {len(counts)} distinct labels in {column!r}, too many for classes"
+        share = f"{len(labels)} rows have {len(counts)} distinct labels"
         advice = if_option("label", "; choose another column with --label")
-        raise PretuneError(f"{rows.file}: {problem}{regress}{advice}")
+        raise PretuneError(f"{rows.file}: {share} in {column!r}, too many for classes{regress}{advice}")
     if numbers and len(counts) > NUMBERS:
         log_info(
             f"{rows.file}: the {len(counts)} classes in {column!r} are all numbers; if they are quantities"
@@ -52,8 +53,8 @@ def check_classes(rows: LabeledRows) -> None:
     single = sorted(label for label, count in counts.items() if count == 1)
     if single:
         verb, names = "have" if len(single) > 1 else "has", list_first(map(repr, single))
-        problem = f"{len(single)} of {len(counts)} classes {verb} a single row ({names})"
-        log_info(f"{rows.file}: {problem}, which cannot be in both training and validation")
+        share = f"{len(single)} of {len(counts)} classes {verb}"
+        log_info(f"{rows.file}: {share} a single row ({names}), which cannot be in both training and validation")
 
 
 def is_number(label: str) -> bool:

@@ -76,7 +76,7 @@ def plan_packs(
         what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
         size = f"{tokens} tokens" if sizes[largest] <= limit else f"{tokens} tokens in {limit} sequences"
         what += f" with {totals[largest]} tokens"
-        raise PretuneError(f"{what} does not fit into a pack of {size}; choose larger batches")
+        raise PretuneError(f"{what} does not fit into a batch of {size}; choose larger batches")
     order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
     # Running totals of tokens and of sequences.
     ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))
@@ -97,7 +97,7 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """The spans of tokens that all text streams (one per batch row) have at one time step."""
+    """The tokens of all text streams (one per batch row) at one time step, as spans of a corpus."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)

@@ -112,7 +112,7 @@ class Arrangement:
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
-        """Build the token arrays of the sequences at the indices `chosen`."""
+        """Return the sequences at the indices `chosen` as concatenated token arrays."""
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
@@ -200,7 +200,7 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed tensor shapes of packs, given the maximum number of targets per loss; None if not fixed."""
+        """Return the fixed tensor shapes of batches, given the maximum number of targets per loss; None if variable."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
@@ -259,7 +259,7 @@ def add_global_starts(sequences: Sequences) -> Sequences:
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Convert sequences to the Batch of tensors that a model takes, padded to fixed shapes if `capacity` is given."""
+    """Convert sequences to a Batch of tensors for a model, padded with `filler` tokens to a fixed `capacity` if set."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

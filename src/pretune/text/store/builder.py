@@ -64,7 +64,7 @@ class StoreSettings:
     span_field: str | None = None  # a field with annotated spans, each of which counts as one word
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings as a dictionary, for the manifest of a token store."""
+        """Return the settings that produced a token store as a dictionary, for the manifest of the store."""
         return {key: value for key, value in asdict(self).items() if key != "span_field" or value}
 
 
@@ -91,7 +91,7 @@ def build_store(
             log_info(f"{out}: the store was already prepared from these files")
             return store
         advice = if_option("out", ", or choose another --out")
-        raise PretuneError(f"{out}: the folder contains a store prepared from other input; delete it{advice}")
+        raise PretuneError(f"{out}: the folder contains a store prepared from other input; delete the folder{advice}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         advice = if_option("out", "; choose another --out")
         raise PretuneError(f"{out}: the path exists and is not an empty folder{advice}")
@@ -234,7 +234,7 @@ def _build_all(
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Yield each shard's file name, the serialized texts of its parts, and a mask of documents that begin a file."""
+    """Yield the shards of file groups (`units`): name, serialized texts, and a mask of documents that begin a file."""
     for unit, group in units:
         last: Path | None = None
         documents = read_documents(

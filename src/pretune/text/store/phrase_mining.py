@@ -57,7 +57,7 @@ def find_collocations(
     """Return up to `max_phrases` phrases of a token store, each with its text, count, and PMI per word boundary.
 
     A phrase is a pair or triple of words within a sentence that occurs at least `min_count` times and has at least `min_pmi`
-    bits of pointwise mutual information (3 bits: 8 times as often as independent words would meet). Phrases are sorted
+    bits of pointwise mutual information (3 bits: 8 times as often as if words were independent). Phrases are sorted
     by count times mutual information. At most the first `max_tokens` tokens are read.
     """
     tables = {size: NgramCounts(limit) for size in range(1, LONGEST + 1)}

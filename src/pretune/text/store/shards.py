@@ -76,7 +76,7 @@ def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
 
 
 def sentences_with_spaces(text: str, language: str) -> list[str]:
-    """Return the sentences of a text, each with the whitespace before it."""
+    """Return the sentences of a text as strings, each with the whitespace before it."""
     bounds = [0, *(end for _, end in split_sentences(text, language))]
     return [text[start:end] for start, end in pairwise(bounds)]
 

@@ -110,8 +110,8 @@ class Store:
         """Return the tokenizer that produced the token ids of the store."""
         tokenizer = Tokenizer.load(self.folder / "tokenizer.json")
         if tokenizer.digest != self.manifest["tokenizer"]:
-            problem = "tokenizer.json is not the tokenizer that produced this store; prepare the store again"
-            raise PretuneError(f"{self.folder}: {problem}")
+            path = self.folder / "tokenizer.json"
+            raise PretuneError(f"{path}: this is not the tokenizer that produced this store; prepare the store again")
         return tokenizer
 
     @property
@@ -169,14 +169,14 @@ class Store:
         return np.repeat(*np.array(runs, dtype=np.int64).reshape(-1, 2).T)
 
     def with_language(self, language: str) -> Store:
-        """Return the same store with all documents declared to be in one language."""
+        """Return a copy of a token store in which all documents have the given language."""
         store = copy(self)
         store.__dict__.pop("document_languages", None)
         store.language_runs = [(language, self.documents)]
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return the token store with documents also split before the sentences at the given indices."""
+        """Return a copy of the token store whose documents are also split before the sentences at the given indices."""
         old = self.document_offsets
         offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
         owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)
@@ -314,8 +314,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     validate_schema(manifest["settings"].get("language"), str, f"{path}: settings.language")
     for shard in manifest["shards"]:
         if not is_file_name(shard["file"]):
-            problem = f"the shard {quote(shard['file'])} is not the name of a file in the same folder"
-            raise PretuneError(f"{path}: {problem}; prepare the store again")
+            name = quote(shard["file"])
+            raise PretuneError(f"{path}: the shard {name} is not a plain file name; prepare the store again")
     return dict(manifest)
 
 
@@ -358,8 +358,8 @@ def check_arrays(path: Path, arrays: Mapping[str, Array], entry: Mapping[str, An
     wanted |= {"bytes": documents, "files": documents}
     for name, length in wanted.items():
         if name not in arrays or len(arrays[name]) != length:
-            problem = f"the array {name} does not have {length} entries as in the manifest"
-            raise PretuneError(f"{path}: {problem}; prepare the store again")
+            rule = f"{length} entries as in the manifest"
+            raise PretuneError(f"{path}: the array {name} does not have {rule}; prepare the store again")
     if vocabulary is not None and tokens and int(arrays["tokens"].max()) >= vocabulary:
         raise PretuneError(f"{path}: a token id is not below the vocabulary size {vocabulary}; prepare the store again")
 

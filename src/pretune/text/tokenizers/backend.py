@@ -66,8 +66,8 @@ def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
         tokens: dict[int, str] = {}
         for token, identity in vocabulary.items():
             if (other := tokens.setdefault(identity, token)) != token:
-                problem = f"the tokens {quote(other)} and {quote(token)} both have id {identity}"
-                raise PretuneError(f"{where}: {problem}; ids must be unique")
+                both = f"{quote(other)} and {quote(token)}"
+                raise PretuneError(f"{where}: the tokens {both} both have id {identity}; ids must be unique")
     return vocabulary
 
 
@@ -76,8 +76,8 @@ def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
     for bound in (min, max):
         token = bound(vocabulary, key=vocabulary.__getitem__, default=None)
         if token is not None and not 0 <= vocabulary[token] < MAX_IDS:
-            problem = f"token {quote(token)} has id {quote(vocabulary[token])}"
-            raise PretuneError(f"{where}: {problem}; ids must be at least 0 and less than {MAX_IDS:,}")
+            rule = f"ids must be at least 0 and less than {MAX_IDS:,}"
+            raise PretuneError(f"{where}: token {quote(token)} has id {quote(vocabulary[token])}; {rule}")
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:

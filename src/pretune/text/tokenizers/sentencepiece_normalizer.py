@@ -32,7 +32,7 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply SentencePiece's compiled rules `charsmap`; `name` is such as "nmt_nfkc"."""
+    """Return normalizers that apply compiled SentencePiece rules (`charsmap`) with a `name` such as "nmt_nfkc"."""
     if not charsmap:
         return []
     check_compiled_rules(charsmap)
@@ -57,9 +57,9 @@ def _composes(charsmap: bytes) -> bool:
         mapped = "".join(rules.get(character, character) for character in source)
         known = all(unicodedata.category(character) != "Cn" for character in source)
         if known and unicodedata.normalize("NFC", mapped) != target:
-            problem = f"custom rules for several characters, such as {source!r} → {target!r}, are not supported"
+            rule = f"{source!r} → {target!r}"
             advice = f"train the sentencepiece model with one of the rules {', '.join(COMPOSING)} or identity"
-            raise PretuneError(f"{problem}; {advice}")
+            raise PretuneError(f"custom rules for several characters, such as {rule}, are not supported; {advice}")
     return bool(several)
 
 
@@ -93,7 +93,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression for positions before a mark that SentencePiece composes with preceding characters."""
+    """Return a regular expression that matches before marks that SentencePiece composes with preceding characters."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed

@@ -173,8 +173,8 @@ def _read_typed(path: Path) -> dict[str, Any]:
         validate_schema(config[key], TYPES[key], f"{path}: {key}")
     for key in (CHARACTERS, "extra_ids"):
         if not 0 <= (config.get(key) or 0) <= MOST:
-            problem = f"{key}={quote(config[key])} is out of range"
-            raise PretuneError(f"{path}: {problem}; expected a number between 0 and {MOST:,}")
+            value = quote(config[key])
+            raise PretuneError(f"{path}: {key}={value} is out of range; expected a number between 0 and {MOST:,}")
     return config
 
 
@@ -194,9 +194,9 @@ def _find_class(
     if name in GENERIC:
         return None, False, True
     if name in PROGRAMS or not has_tokenizer_json:
-        problem = f"tokenizer_class {name} is not supported{'' if has_tokenizer_json else ' without a tokenizer.json'}"
+        without = "" if has_tokenizer_json else " without a tokenizer.json"
         advice = f"convert it to a tokenizer.json with {GENERIC_CLASS}; supported classes: {', '.join(sorted(CLASSES))}"
-        raise PretuneError(f"{folder}: {problem}; {advice}")
+        raise PretuneError(f"{folder}: tokenizer_class {name} is not supported{without}; {advice}")
     return None, True, True
 
 
@@ -206,8 +206,8 @@ def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
     for identity, content in (listed or {}).items():
         token = _token(content, path)
         if not isinstance(token, AddedToken) or not (identity.isascii() and identity.isdigit()):
-            problem = f"added_tokens_decoder must map ids to tokens, but maps {quote(identity)} to {quote(content)}"
-            raise PretuneError(f"{path}: {problem}")
+            entry = f"{quote(identity)} to {quote(content)}"
+            raise PretuneError(f"{path}: added_tokens_decoder must map ids to tokens, but maps {entry}; correct it")
         added[int(identity[:20])] = token
     return added
 

@@ -44,7 +44,7 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """Return a key to match tokens by: the token or, with `marks` of word starts, (starts a word, text)."""
+    """Return a key that is equal for matching tokens: the token or, with `marks` of words, (starts a word, text)."""
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks

@@ -36,7 +36,7 @@ class Template:
 
     @property
     def opening_role(self) -> str:
-        """Return the role of the token before a (decoder's) text or, if there is none, of the token between documents.
+        """Return the role of the special token before a text or, if there is none, of the token between documents.
 
         >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening_role
         'end'
@@ -50,13 +50,13 @@ class Template:
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 
     def items(self, texts: int) -> list[tuple[str, int, int]]:
-        """Return the roles and placeholders around `texts` texts in order, each with its text index and segment id."""
+        """Return a template's roles and placeholders for a number of texts, with their text indices and segment ids."""
         further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
 
     def sizes(self, spans: Array) -> Array:
-        """Return the number of tokens of each role or placeholder, (m, items), for texts of `spans` tokens, (m, texts).
+        """Return the length of each role or placeholder in tokens, (m, items), given the lengths of texts, (m, texts).
 
         >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
         [[1, 3, 1, 2, 1]]

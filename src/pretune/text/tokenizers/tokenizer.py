@@ -21,7 +21,7 @@ import tokenizers
 from pretune.models.bundled import bundled_folder, bundled_names
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes, write_json
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.tokenizers.backend import library_errors
 from pretune.text.tokenizers.character_ids import encode_vocabulary_characters
 from pretune.text.tokenizers.settings import CHARACTERS, SOURCE_LANGUAGE
@@ -95,8 +95,8 @@ class Tokenizer:
         for role, token in roles.items():
             identity = backend.token_to_id(token)
             if identity is None:
-                problem = f"the tokenizer's {role} token {token!r} is not in its vocabulary"
-                raise PretuneError(f"{problem}; correct the tokenizer files")
+                advice = "correct the tokenizer files"
+                raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary; {advice}")
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
         self._target: Tokenizer | None = None
@@ -178,7 +178,9 @@ class Tokenizer:
             plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
             sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
             has = ", ".join(plain + sentinels) or "none"
-            raise PretuneError(f"the tokenizer has no {name!r} token (it has: {has}); train or choose one that does")
+            languages = [role for role in plain if role.startswith("language ")] if name.startswith("language ") else []
+            hint = suggest(name, languages, "train or choose one that does")
+            raise PretuneError(f"the tokenizer has no {name!r} token (it has: {has}); {hint}")
         return self.roles[name]
 
     def has_role(self, name: str) -> bool:
@@ -253,12 +255,12 @@ class Tokenizer:
     def _plain(self) -> tokenizers.Tokenizer:
         """Return a backend that treats "[MASK]" as plain text and has a token, JOINT, to put between sentences."""
         with library_errors(*FAILED):
-            plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
+            plain = tokenizers.Tokenizer.from_str(json.dumps(self.without_special_tokens()))
         plain.encode_special_tokens = True
         plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
         return plain
 
-    def _without_specials(self) -> dict[str, Any]:
+    def without_special_tokens(self) -> dict[str, Any]:
         """Return the content of tokenizer.json with special tokens renamed, so that plain text never matches them."""
         content: dict[str, Any] = json.loads(self.backend.to_str())
         hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
@@ -316,7 +318,7 @@ class Tokenizer:
     def save(self, folder: str | Path, template: Template | None = None, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers.PreTrainedTokenizerFast` can load.
 
-        With a model's `template`, other programs add its special tokens; `max_length` is its maximum sequence length.
+        With a model's `template`, the files tell other programs its special tokens; `max_length` is its maximum length.
         """
         folder = Path(folder)
         backend, config = self.backend, self._config(template)

@@ -14,7 +14,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import tokenizers
@@ -24,19 +24,8 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.word_counts import WordCounts, scale_counts
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
+from pretune.text.tokenizers.kinds import Kind as Kind
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
-
-Kind = Literal[
-    "wordpiece",
-    "bpe",
-    "byte-level-bpe",
-    "unigram",
-    "sentencepiece-bpe",
-    "sentencepiece-unigram",
-    "items",
-    "words",
-    "characters",
-]
 
 DISTINCT = 1_000_000  # distinct words kept while counting
 OCCURRENCES = 30_000_000  # word occurrences passed to the trainer
@@ -112,15 +101,15 @@ def train_on_documents(
     except BaseException as error:  # the library's panics are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
-        problem = f"training a {kind} tokenizer of size {vocab_size} failed ({error})"
-        raise PretuneError(f"{problem}; try another size or more text") from error
+        advice = "try another size or more text"
+        raise PretuneError(f"training a {kind} tokenizer of size {vocab_size} failed ({error}); {advice}") from error
     if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):
         backend.pre_tokenizer = None  # type: ignore[assignment]
     backend = _only_special(backend, specials)
     if backend.get_vocab_size() > vocab_size and not fit:
-        problem = f"a {kind} tokenizer of size {vocab_size} is too small for this text"
         needed = f"special tokens and single characters alone are {backend.get_vocab_size()}"
-        raise PretuneError(f"{problem}: {needed}; choose a larger size")
+        advice = f"{needed}; choose a larger size"
+        raise PretuneError(f"a {kind} tokenizer of size {vocab_size} is too small for this text: {advice}")
     backend.post_processor = _template(backend)
     tokenizer = Tokenizer(backend, roles)
     tokenizer.report = {
@@ -292,7 +281,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """Return the characters that cover 99.95 % of the text (at least `least` characters), and all other characters."""
+    """Return two sets: the characters that cover 99.95 % of the text (at least `least`), and its other characters."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -353,7 +342,7 @@ def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
 
 
 def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) -> dict[str, Any]:
-    """Return tokens per word, word coverage and unknown token rate on held-out lines or, without any, common words."""
+    """Return tokens per word, word coverage and unknown token rate on held-out lines (if none, on words of `table`)."""
     texts = held_out or [word for word, _ in table.most_common(10_000)]
     words = [word for text in texts for word in text.split()]
     ids, lengths = tokenizer.encode_many([" " + word for word in words])
@@ -370,7 +359,7 @@ def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) ->
 
 
 def first_merges(tokenizer: Tokenizer, count: int = MERGES_SHOWN) -> list[str]:
-    """Return the first merges of a tokenizer; for Unigram, its most likely pieces of several characters."""
+    """Return the first `count` BPE merges of a tokenizer or, without merges, its first tokens of several characters."""
     merges = json.loads(tokenizer.backend.to_str())["model"].get("merges")
     if merges:
         return [left + right.removeprefix("##") for left, right in merges[:count]]

@@ -10,7 +10,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from pretune.runtime.errors import PretuneError, quote
+from pretune.models.bundled import bundled_names
+from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.parsing import read_text
 from pretune.runtime.progress import log_info
 from pretune.text.tokenizers import sentencepiece
@@ -47,7 +48,8 @@ Content = dict[str, Any]
 def load_backend(path: Path) -> Loaded:
     """Load the tokenizer in a folder or file; return its backend, its special tokens by name (cls_token, …), and settings."""
     if not path.exists():
-        raise PretuneError(f"{path}: no such tokenizer file or folder")
+        hint = suggest(str(path), bundled_names(), "check the path")
+        raise PretuneError(f"{path}: no such tokenizer file or folder; {hint}")
     settings = read_tokenizer_settings(path if path.is_dir() else path.parent)
     file = path if path.is_file() else _find_file(path, settings)
     kind, backend = _load_file(file, settings)
@@ -75,8 +77,8 @@ def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
     if own:
         return next((file for file in own if file.name == settings.kind.file), own[0])
     if settings.class_declared:
-        problem = f"tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is missing"
-        raise PretuneError(f"{folder}: {problem} (found {candidates[0].name}); correct tokenizer_class")
+        reads = f"{settings.kind.name} reads {settings.kind.file}, which is missing (found {candidates[0].name})"
+        raise PretuneError(f"{folder}: the tokenizer_class {reads}; correct tokenizer_class")
     return candidates[0]
 
 
@@ -205,8 +207,8 @@ def _load_sentencepiece(
         advice = "convert the tokenizer to a tokenizer.json"
         raise PretuneError(f"{settings.folder}: split_by_punct=true is not supported; {advice}")
     if settings.explicit.get("add_prefix_space") is False and model.dummy_prefix:
-        problem = f"add_prefix_space=false contradicts {path.name}, which was trained with add_dummy_prefix"
-        raise PretuneError(f"{settings.folder}: {problem}; remove it from tokenizer_config.json")
+        where = settings.folder / "tokenizer_config.json"
+        raise PretuneError(f"{where}: remove add_prefix_space=false, which contradicts add_dummy_prefix in {path.name}")
     model.pieces = kind.order(model.pieces, values)
     return kind, sentencepiece.build_sentencepiece_backend(model, path, kind.before(values))
 
@@ -303,7 +305,7 @@ def _with_case_settings(
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
         setting = f"split_by_punct={wanted.get('split_by_punct', False)} in tokenizer_config.json"
-        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change one of them")
+        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change one file")
     if (wanted["do_lower_case"], wanted["keep_accents"]) == ("Lowercase" in types, "StripAccents" not in types):
         return backend
     own = [step for step in steps if not _is_class_normalizer(step)]
@@ -327,8 +329,8 @@ def _split_text(
 
 def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
     if _split_text("a", backend.normalizer, backend.pre_tokenizer)[0] != "a":
-        problem = "the tokenizer prepends a space to texts, but tokenizer_config.json has add_prefix_space=false"
-        raise PretuneError(f"{path}: {problem}; change one of them")
+        setting = "add_prefix_space=false in tokenizer_config.json"
+        raise PretuneError(f"{path}: the tokenizer prepends a space to texts, despite {setting}; change one file")
 
 
 def _check_same(
@@ -354,8 +356,8 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> N
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
         if (actual := backend.token_to_id(token.content)) != identity:
-            problem = f"added token {quote(token.content)} is listed with id {quote(identity)} but gets id {actual}"
-            raise PretuneError(f"{settings.folder}: {problem}; added tokens must follow the vocabulary without gaps")
+            ids = f"is listed with id {quote(identity)} but gets id {actual}, because added ids must not leave gaps"
+            raise PretuneError(f"{settings.folder}: the added token {quote(token.content)} {ids}; correct the id")
 
 
 def _find_names(

@@ -27,7 +27,7 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
 
 
 def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer with only the tokens in `texts`, their parts in merges, characters, and special tokens."""
+    """Return a tokenizer with only special tokens, characters, tokens in `texts`, and tokens merged into those."""
     used = used_tokens(tokenizer, texts)
     if not used - set(np.flatnonzero(tokenizer.specials).tolist()):
         raise PretuneError("no text was given to select the vocabulary, so pruning would remove all tokens; pass texts")

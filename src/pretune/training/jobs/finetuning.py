@@ -171,7 +171,7 @@ def read_task_data(plan: FinetuningJob) -> TaskData:
 def read_part(
     plan: FinetuningJob, objective: str, mixture: Mixture, unfitted: Task, train: str, dev: str | None
 ) -> TaskData:
-    """Read the training and dev file of the task `unfitted`, and fit it (its labels, for example) to the examples."""
+    """Return the examples in the files `train` and `dev`, and the task `unfitted` with the labels found in them."""
     rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev)
     task = with_model_pooling(plan, objective, unfitted).fit(rows)
     return TaskData(mixture.with_part(task), unfitted, task, rows, dev_examples, dev_rows)
@@ -199,7 +199,7 @@ def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | Non
     defaults |= {"drop_invalid": True} if plan.drop_invalid else {}
     mixture = parse_objective(objective, **defaults)
     if plan.drop_invalid and not any(task.has_option("drop_invalid") for task in tasks_in(mixture)):
-        raise PretuneError(f"--drop-invalid: {mixture} cannot skip bad examples; correct them instead")
+        raise PretuneError(f"--drop-invalid: the objective {mixture} cannot skip invalid examples; correct them")
     return mixture
 
 
@@ -360,7 +360,7 @@ def resolve_strategy(
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(
-            f"--strategy {plan.strategy} trains only some matrices, but muon needs all; choose another optimizer"
+            f"--strategy {plan.strategy} trains only some matrices, but the optimizer muon needs all; choose another one"
         )
     if not has_dev:
         for key in ("patience", "eval_every"):
@@ -425,7 +425,7 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
 
 
 def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
-    """Return the model, with a separator token added to its tokenizer if the task needs one and it has none."""
+    """Return the model, or a copy with a separator token if the task needs one for `rows` and the model has none."""
     tokenizer, template = model.require_tokenizer(), model.family.template
     if tokenizer.has_role("separator"):
         return model
@@ -437,7 +437,7 @@ def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
 
 
 def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the limits of batches of `rows` sequences (more if an example has more) with at most `length` tokens each.
+    """Return the limits of batches with `rows` sequences of at most `length` tokens, for the examples `arrangement`.
     With `fixed`, all batches have one shape, into which almost every sample of `rows` sequences fits."""
     lengths = arrangement.labels.get("tokens", arrangement.lengths)
     _, group = np.unique(arrangement.labels.get("group", np.arange(len(arrangement))), return_inverse=True)

@@ -61,7 +61,7 @@ class Strategy:
     parts: dict[str, float]
 
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
-        """Freeze, reset, or extend layers of a model; return when parameters unfreeze, as shares of the training."""
+        """Prepare a model for a fine-tuning strategy; return the share of training before each parameter unfreezes."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
         # Layers are reinitialized before adapters are added to them.
@@ -88,7 +88,7 @@ class Strategy:
         return starts
 
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
-        """Return the objectives to fine-tune with; the strategy freelb replaces the task by its adversarial form."""
+        """Return the objectives to fine-tune with: `mixture`, or with the strategy freelb, its adversarial form."""
         if "freelb" not in self.parts:
             return mixture
         adversarial: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
@@ -128,14 +128,14 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
-    """Return the fine-tuning strategy named `text`; `auto` depends on the number of examples and the task's head."""
+    """Return the fine-tuning strategy `text`; auto is frozen for few examples of a task with a head, else full."""
     if text != "auto":
         strategy = parse_strategy(text)
         if "frozen" in strategy.parts and not has_head:
-            raise PretuneError(f"strategy {text}: {task} has no head, so that nothing would be trained; use full")
+            raise PretuneError(f"strategy {text}: the task {task} has no head, so nothing would be trained; use full")
         return strategy
     if not has_head:
-        log_info(f"strategy: full, because {task} has no head")
+        log_info(f"strategy: full, because the task {task} has no head to train")
         return parse_strategy("full")
     chosen = "frozen" if examples < FEW else "full"
     why = f"fewer than {FEW}" if examples < FEW else f"{FEW} or more"
@@ -158,6 +158,6 @@ def reinitialize_layers(model: Model, layers: int, seed: int) -> None:
 
 
 def check_layers(name: str, count: float, layers: int) -> None:
-    """Raise an error if the number in a strategy such as top(4) is not an integer from 1 to `layers`."""
+    """Raise an error if `count`, the number in a strategy such as top(4), is not an integer from 1 to `layers`."""
     if not 1 <= count <= layers or count != int(count):
         raise PretuneError(f"strategy {name}({count:g}): this model has {layers} layers; choose 1 to {layers}")

@@ -26,6 +26,7 @@ from typing import Any, get_type_hints
 
 from pretune.runtime.atomic_io import TEMPORARY, remove_temporaries, write_json
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import read_json, validate_schema
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import random_bits
@@ -41,7 +42,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """A range of hyperparameter values: integers if both bounds are, else multiples of `step` or on a log scale."""
+    """A search range from `low` to `high`: integers if both are integers, else floats (with `log`, on a log scale)."""
 
     low: float
     high: float
@@ -105,8 +106,8 @@ class HyperparameterSearch:
         seconds: float | None = None,
         at_once: int = 1,
     ) -> None:
-        """Run trials, `at_once` in parallel, until there are `trials`, or another one would take more than `seconds`.
-        `attempt` trains with given settings in a folder. The order in which trials finish does not affect settings."""
+        """Run up to `trials` trials, `at_once` in parallel, and start none that would exceed `seconds` in total.
+        `attempt(settings, folder)` trains one. The order in which trials finish does not affect later settings."""
         remove_temporaries(self.out)
         running: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
         with ThreadPoolExecutor(at_once) as threads:
@@ -180,7 +181,7 @@ class HyperparameterSearch:
         return seconds is not None and bool(done) and used + (running + 1) * used / len(done) > seconds * at_once
 
     def _next(self, running: int, at_once: int) -> Trial:
-        """Return the trial to start while `running` others run: an interrupted one, or one with new settings."""
+        """Return the next trial to start while `running` of `at_once` run: an interrupted one, or a new one."""
         unfinished = [trial for trial in self.trials if not trial.is_done]
         if len(unfinished) > running:
             return unfinished[running]
@@ -194,7 +195,7 @@ class HyperparameterSearch:
         return self.trials[-1]
 
     def _study(self, trials: Sequence[Trial], number: int = 0) -> Any:
-        """Return an optuna study of the given trials, whose sampler is seeded for the trial of this number."""
+        """Return an optuna study of the given trials, with a sampler seeded for the trial with the given number."""
         optuna = need_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         seed = int(random_bits(self.seed, "tune", number)) & 0x7FFFFFFF
@@ -220,7 +221,7 @@ class HyperparameterSearch:
         return space
 
     def _finish(self, trial: Trial) -> None:
-        """Save the result of a trial, keep a copy of its model if it is the best so far, and delete its own weights."""
+        """Save a trial's result, copy its model to OUT/best if it is the best so far, and delete its weight files."""
         folder = self.folder(trial)
         if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"
@@ -234,7 +235,7 @@ class HyperparameterSearch:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         outcome = f"{self.metric} {trial.value:.4g}" if trial.value is not None else trial.error
         tried = ", ".join(f"{name} {value:.3g}" for name, value in trial.settings.items())
-        log_info(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
+        log_info(f"trial {trial.number} with {tried} took {trial.seconds:.0f} s: {outcome}")
 
     def _write(self) -> None:
         write_json(self.out / TRIALS, [asdict(trial) for trial in self.trials])
@@ -245,9 +246,5 @@ def _objective_value(trial: Trial) -> float:
 
 
 def need_optuna() -> Any:
-    """Import and return optuna, which is an optional dependency."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise PretuneError("optuna is not installed; install it with: pip install 'pretune[tune]'") from error
-    return optuna
+    """Import and return optuna, or raise an error that says how to install it."""
+    return import_optional("optuna", "pretune tune")

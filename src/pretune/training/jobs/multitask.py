@@ -160,7 +160,7 @@ def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
         if unknown := [name for name in files or () if name not in names]:
             raise PretuneError(f"--{what} {unknown[0]}=…: no task has this name; {suggest(unknown[0], names)}")
     if missing := [name for name in names if name not in plan.train]:
-        raise PretuneError(f"--train: there is no file for {', '.join(missing)}; give {missing[0]}=FILE")
+        raise PretuneError(f"--train: there is no file for the task {missing[0]}; give {missing[0]}=FILE")
     return tasks
 
 
@@ -175,7 +175,7 @@ def answers_file(name: str) -> str:
 
 
 def evaluate_tasks(predictors: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """Return the metrics of the predictions `answers`, named TASK/METRIC, and the sum of primary metrics as `score`."""
+    """Score the predictions in `answers`; return TASK/METRIC values, and the sum of primary metrics as `score`."""
     results: dict[str, float] = {}
     total = 0.0
     for name, predictor in predictors.items():

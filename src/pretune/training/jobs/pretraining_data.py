@@ -42,14 +42,14 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
         return None
     if len(readers) > 1:
         raise PretuneError(
-            f"{mixture}: {' and '.join(part.name for part in readers)} need different kinds of input rows; "
+            f"{mixture}: the objectives {' and '.join(part.name for part in readers)} need different kinds of input rows; "
             f"train with one objective after the other{if_option('init-from', ', with --init-from')}"
         )
     mixed = not all(any(part.learns_from_rows for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
     if mixed and len(files) == len(plan.data):
         raise PretuneError(
-            f"{mixture}: some of {', '.join(part.name for part in mixture.objectives)} train on rows and some on running text; "
+            f"{mixture}: some of the objectives train on rows ({readers[0].name}), and some on running text; "
             "give a store for the text (see `pretune prepare`) in addition to the files of rows"
         )
     return readers[0].read_rows(files if mixed else plan.data, plan.encoding_errors)
@@ -102,7 +102,7 @@ def languages_in(own: Fields) -> list[str]:
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
         raise PretuneError(
-            f"the language of one token store is {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
+            f"one token store has the pseudo-language {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
             "give the language of this store too, as in fr=STORE"
         )
     return sorted(names)
@@ -122,7 +122,9 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
     if target is None:
         tokenizer = train_tokenizer(chain(documents, second), **options, fit=True)
     elif not second:
-        raise PretuneError("tokenizer.target sets a vocabulary for translations, but the data has none; remove it")
+        raise PretuneError(
+            "tokenizer.target is the vocabulary size of translations, but the data has none; remove this key"
+        )
     else:
         tokenizer = train_tokenizer(documents, **options, fit=True)
         tokenizer.set_target(train_tokenizer(second, **options | {"vocab_size": int(target)}, fit=True))
@@ -133,7 +135,7 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
 def held_out_batches(
     joint: JointObjective, data: Data, packing: Packing, monitor: Monitoring
 ) -> tuple[JointObjective, list[Batch]]:
-    """Return an objective with a fixed masking rate for evaluation, and batches of held-out data, always the same."""
+    """Return the objectives `joint` with a fixed masking rate, and fixed held-out batches to evaluate them on."""
     if not len(data.documents) and not data.rows:
         return joint, []
     parts = tuple(

@@ -11,7 +11,7 @@ from pretune.models.model import Model
 from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
 from pretune.objectives import Mixture
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.word_vector_files import read_word_vectors
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -85,13 +85,13 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(
-            f"batch.length_schedule: the shares of the budget are {shares}, but must increase and end at 1"
+            f"batch.length_schedule: the shares of the budget are {shares}, but they must increase and end at 1"
         )
     return [check_length(length, model) for _, length in stages]
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
-    """Return the index of each language's embedding by name; empty for one language without an embedding."""
+    """Return each language's embedding index in a model, by name; `reference` is the name of the model in messages."""
     vectors = getattr(model.backbone.embed, "columns", {})
     known = getattr(model.config, "lang2id", None) or {}
     if len(names) < 2:
@@ -100,9 +100,9 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
         log_info(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
         return {name: number for number, name in enumerate(names)}
     if missing := [name for name in names if name not in known]:
-        raise PretuneError(
-            f"{reference}: there is no embedding of the language {missing[0]!r}; the model has {', '.join(known) or 'none'}"
-        )
+        instead = f"the model has {', '.join(known) or 'none'}"
+        hint = suggest(missing[0], known, instead)
+        raise PretuneError(f"{reference}: there is no embedding of the language {missing[0]!r}; {hint}")
     return {name: known[name] for name in names}
 
 

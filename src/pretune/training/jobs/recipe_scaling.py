@@ -71,7 +71,7 @@ def scale_to(
     limit: Budget, recipe: ScalableRecipe, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
 ) -> tuple[ScalableRecipe, str]:
     """Return a recipe scaled down to the budget `limit` (at most its own budget), and a description of the changes.
-    If few steps would be left, batches become smaller, unless `batch` sets their tokens; FLOPs convert time to tokens.
+    If few steps would be left, batches get smaller (unless `batch` fixes their tokens), and learning rates with them.
 
     >>> bert = ScalableRecipe(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
     >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens

@@ -24,7 +24,7 @@ BOUNDS: dict[str, SearchRange | tuple[Any, ...]] = {
 
 
 def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Settings]:
-    """Return search ranges and defaults of the hyperparameters that `options` leaves unset, for a number of layers.
+    """Return search ranges and defaults of the hyperparameters that `options` leaves unset, given the number of layers.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
     ({'layers': SearchRange(low=1, high=2, step=None, log=False)}, {'layers': 2})

@@ -33,7 +33,7 @@ Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
 def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
-    """Label texts with a teacher, train a student on them by `finetune`, and return the student's run and data."""
+    """Label texts with a teacher, train a student on them by `finetune`, and return the run and data of the student."""
     assert plan.unlabeled is not None
     if not 0 < plan.confidence_threshold <= 1:
         raise PretuneError(
@@ -47,7 +47,7 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     rows, labels = material.rows, list(material.task.labels)
     if not material.task.classifies_texts or material.task.name != material.task.kind:
         raise PretuneError(
-            f"{plan.objective}: unlabeled texts need a task with one label per text; choose classify or prompt"
+            f"{plan.objective}: unlabeled texts need a task with one label per text; choose the task classify or prompt"
         )
     if plan.teacher:
         teacher_task(plan.teacher, labels)
@@ -81,7 +81,7 @@ def one_hot(labels: Sequence[str], classes: Sequence[str]) -> Array:
 
 
 def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, resume: bool) -> Run:
-    """Train a teacher on the labeled examples `material` by `finetune`, or load a finished one if `resume`."""
+    """Train a teacher on the labeled examples `material` by calling `finetune`, or load a finished one if `resume`."""
     folder = plan.out / INTERMEDIATE / "teacher"
     finished = finished_run(folder) if resume else None
     return finished or finetune(replace(plan, out=folder, unlabeled=None, distill_temperature=None), material, resume)

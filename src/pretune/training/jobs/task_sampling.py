@@ -57,7 +57,7 @@ def parse_sampling(text: str) -> TaskSampling:
         )
     name, value = match["name"], float(match["value"]) if match["value"] else DEFAULTS[match["name"]]
     if match["value"] and name in ("proportional", "uniform"):
-        raise PretuneError(f"--task-sampling {text}: {name} takes no number; remove it")
+        raise PretuneError(f"--task-sampling {text}: {name} takes no number; remove the number")
     if name == "temperature" and not value > 0:
         raise PretuneError(f"--task-sampling {text}: the temperature must be above 0")
     last = 1 / value if name == "temperature" else value

@@ -82,7 +82,7 @@ class UlmfitJob:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The keyword arguments with which files of unlabeled texts are read."""
+        """The options for reading files of unlabeled texts, such as `split_by`, as keyword arguments."""
         return {name: getattr(self, name) for name in ("split_by", "text_field", "encoding_errors")}
 
 
@@ -191,7 +191,7 @@ def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stage
         log_info(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
     elif stages.vocab_size is not None:
         raise PretuneError(
-            f"--vocab-size applies only to models with word tokens, but the tokens of {model} are subwords; remove it"
+            f"--vocab-size applies only to models with word tokens, but the tokens of {model} are subwords; leave it out"
         )
     old.save(start)
 

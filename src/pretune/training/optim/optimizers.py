@@ -84,7 +84,7 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
 
 
 def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer that the settings name; for `muon`, build AdamW, which updates all but hidden matrices."""
+    """Build the optimizer named in the settings for parameter groups; `muon` gets AdamW for all but hidden matrices."""
     lr = settings.lr or 1e-2
     moments: dict[str, Any] = {
         "lr": settings.lr or 0.0,
@@ -121,8 +121,8 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     factor = batch / settings.reference_batch_size
     lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.muon_lr))
     log_info(
-        f"lr is scaled by {factor:g} to {lr:g}: the recipe sets it for batches of {settings.reference_batch_size:,}, and "
-        f"batches have {batch:,.0f}"
+        f"the learning rate is scaled by {factor:g} to {lr:g}, because it was set for a batch size of "
+        f"{settings.reference_batch_size:,}, and the batch size is {batch:,.0f}"
     )
     return replace(settings, lr=lr, muon_lr=matrix_lr)
 
@@ -287,7 +287,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
-    """Set the learning rate of parameter groups to their peak times `factor`, or to 0 before they start to train."""
+    """Set each parameter group's learning rate to its peak times `factor`, or to 0 if it starts after `progress`."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             rate = group["peak"] * factor if progress >= group["start"] else 0.0

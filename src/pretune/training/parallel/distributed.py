@@ -28,7 +28,7 @@ LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", 
 
 @dataclass(frozen=True)
 class World:
-    """The process group of a training: the rank of this process, and collective operations on numbers and JSON data."""
+    """The process group of a training run: this process's rank, and collective operations on numbers and JSON data."""
 
     rank: int = 0
     size: int = 1
@@ -36,7 +36,7 @@ class World:
 
     @classmethod
     def join(cls, device: torch.device) -> World:
-        """Join the process group that torchrun started, one process per GPU; without torchrun, return a single one."""
+        """Join the process group that torchrun started; without torchrun, return a group of this process alone."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():

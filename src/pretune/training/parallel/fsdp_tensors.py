@@ -31,7 +31,7 @@ def first_row(tensor: Any) -> int:
 
 
 def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of the full tensor `whole` that this process would have if it were sharded like `like`."""
+    """Return the rows of the full tensor `whole` that this process holds if it is sharded like the tensor `like`."""
     if not is_sharded(like):
         return whole
     start = first_row(like)
@@ -39,7 +39,7 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return the full tensor, given the local rows of each process, sharded like `like`; all processes call this."""
+    """Return the full tensor, sharded like `like`, from the local rows of each process; all processes call this."""
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor

@@ -21,6 +21,7 @@ from pretune.verbs.verb import only, verb
     ),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=("target", "dev", "pipelines", "text", "pair", "label", "epochs", "seed", "device"),
     out=check_new_folder,
 )
 def compress(
@@ -28,7 +29,7 @@ def compress(
     *,
     target: Sequence[str] | str,
     train: opt.TrainFile,
-    dev: str | Path,
+    dev: str | Path | opt.Table,
     out: opt.RunFolder,
     pipelines: Sequence[str] = (),
     text: opt.Text = None,

@@ -43,6 +43,7 @@ def has_probabilities(o: Options) -> bool:
     ),
     only("temperature", "loss", where="to teachers that classify or predict tokens", when=has_probabilities),
     EPOCHS_RULE,
+    common=("student", "train", "unlabeled", "data", "dev", "text", "label", "temperature", "alpha", "epochs", "seed", "device"),
     out=check_new_folder,
 )  # fmt: skip
 def distill(
@@ -50,8 +51,8 @@ def distill(
     *,
     student: str,
     out: opt.RunFolder,
-    train: str | Path | None = None,
-    unlabeled: str | Path | None = None,
+    train: str | Path | opt.Table | None = None,
+    unlabeled: str | Path | opt.Table | None = None,
     data: opt.Paths = (),
     split_by: opt.SplitBy = "auto",
     text_field: opt.TextField = None,
@@ -133,8 +134,8 @@ def distill(
     >>> distill("runs/task", student="layers=6", train="train.csv", match_layers="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
     """
     from pretune.compression.distillation import DistillationJob, run_distillation
-    from pretune.verbs.shared_inputs import as_path_list, compression_options, split_models
+    from pretune.verbs.shared_inputs import as_path_list, compression_options
 
     given = compression_options(DistillationJob, locals())
     given |= {"data": as_path_list(data), "loss_weights": dict(loss_weights or {})}
-    return run_distillation(DistillationJob(**given, teachers=split_models(teacher, [])[0]))
+    return run_distillation(DistillationJob(**given, teachers=as_path_list(teacher)))

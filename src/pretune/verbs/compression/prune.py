@@ -17,7 +17,7 @@ def trains(o: Options) -> bool:
 
 
 def measures(o: Options) -> bool:
-    """Return whether importance is measured on examples, according to the command-line options `o`."""
+    """Return whether the importance of heads and units is measured on examples, according to the options `o`."""
     return bool(o.heads or o.ffn_units or (o.drop_layers or "").startswith("contributions"))
 
 
@@ -37,6 +37,19 @@ def measures(o: Options) -> bool:
     *reading_rules("text_field", "encoding_errors", files=lambda o: o.vocabulary_texts, of=" of --vocabulary-texts"),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=(
+        "drop_layers",
+        "heads",
+        "ffn_units",
+        "sparsity",
+        "vocabulary_texts",
+        "train",
+        "dev",
+        "text",
+        "label",
+        "epochs",
+        "device",
+    ),
     out=check_new_folder,
 )
 def prune(
@@ -50,7 +63,7 @@ def prune(
     vocabulary_texts: opt.Paths = (),
     text_field: opt.TextField = None,
     encoding_errors: opt.EncodingErrors = "strict",
-    train: str | Path | None = None,
+    train: str | Path | opt.Table | None = None,
     dev: opt.DevFile = None,
     text: opt.Text = None,
     pair: opt.Pair = None,

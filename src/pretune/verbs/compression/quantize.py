@@ -34,6 +34,7 @@ from pretune.verbs.verb import only, verb
     only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=("method", "backend", "bits", "train", "dev", "text", "label", "epochs", "device"),
     out=check_new_folder,
 )
 def quantize(
@@ -44,7 +45,7 @@ def quantize(
     backend: Literal["onnx", "torch"] | None = None,
     per_channel: bool = True,
     bits: int = 8,
-    train: str | Path | None = None,
+    train: str | Path | opt.Table | None = None,
     dev: opt.DevFile = None,
     text: opt.Text = None,
     pair: opt.Pair = None,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pretune.runtime.output_paths import check_new_file
+from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
 @verb(out=check_new_file)
 def histories(
-    files: Sequence[str | Path] | str | Path,
+    files: opt.Paths,
     *,
     out: str | Path,
     user_column: str | None = None,
@@ -46,10 +46,16 @@ def histories(
     """
     from pretune.text.corpus.files import find_files
     from pretune.text.corpus.user_histories import write_histories
+    from pretune.verbs.shared_inputs import as_path_list
 
     formats = (".jsonl", ".csv", ".tsv", ".parquet")
     return ResultSummary(
         write_histories(
-            find_files(files, formats), Path(out), min_items, user=user_column, item=item_column, time=time_column
+            find_files(as_path_list(files), formats),
+            Path(out),
+            min_items,
+            user=user_column,
+            item=item_column,
+            time=time_column,
         )
     )

@@ -52,6 +52,7 @@ def prepare(
     from pretune.text.corpus.files import FORMATS, find_files
     from pretune.text.store.builder import StoreSettings, build_store
     from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.verbs.shared_inputs import as_path_list
 
     if processes is not None and processes < 1:
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
@@ -63,5 +64,5 @@ def prepare(
         encoding_errors=encoding_errors,
         span_field=span_field,
     )
-    files = find_files(corpus, NESTED_FORMATS if span_field else FORMATS)
+    files = find_files(as_path_list(corpus), NESTED_FORMATS if span_field else FORMATS)
     return build_store(files, loaded, Path(out), settings, processes, executor)

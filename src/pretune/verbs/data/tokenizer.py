@@ -88,12 +88,13 @@ def train_tokenizer(
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import ByteMeter, find_files
     from pretune.text.tokenizers.training import train_on_documents
+    from pretune.verbs.shared_inputs import as_path_list
 
     if vocab_size < 16:
         raise PretuneError(
             f"--vocab-size {vocab_size}: a vocabulary of {vocab_size} is too small; choose at least 16 (usually thousands)"
         )
-    files = find_files(corpus)
+    files = find_files(as_path_list(corpus))
     meter = ByteMeter()
     documents = read_documents(
         files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, meter=meter

@@ -11,7 +11,11 @@ from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
 
-@verb(*reading_rules("split_by", "text_field", files=lambda o: o.corpus), out=check_new_folder)
+@verb(
+    *reading_rules("split_by", "text_field", files=lambda o: o.corpus),
+    common=("kind", "vector_size", "window", "min_count", "epochs", "language", "seed"),
+    out=check_new_folder,
+)
 def train_vectors(
     corpus: opt.Corpus,
     *,
@@ -60,6 +64,7 @@ def train_vectors(
     from pretune.inference.word_vector_models import make_word_vector_model, train_word_vectors
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
+    from pretune.verbs.shared_inputs import as_path_list
 
     options = {
         "vector_size": vector_size,
@@ -69,7 +74,7 @@ def train_vectors(
         "epochs": epochs,
     }
     documents = read_documents(
-        find_files(corpus), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
+        find_files(as_path_list(corpus)), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
     )
     vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=workers, **options)
     make_word_vector_model(vectors).save(out)

@@ -42,6 +42,6 @@ def contamination(
         )
     splits = read_splits(find_suite(suite).select_tasks(list(tasks)), Path(data), allow_incomplete=True)
     if not splits:
-        raise PretuneError(f"{data}: this folder has no dev or test file of {suite}; give the one with its files")
+        raise PretuneError(f"{data}: this folder has no dev or test file of {suite}; give the folder of its files")
     opened = store if isinstance(store, Store) else Store(store)
     return ResultTable("overlap", ngram_overlap(opened, splits, ngram_size), hidden=("first",))

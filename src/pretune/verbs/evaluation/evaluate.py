@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +64,7 @@ def in_several_languages(o: Options) -> bool:
     only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
     EPOCHS_RULE,
     NO_TEXT_KEYS,
+    common=("data", "suite", "tasks", "num_seeds", "shots", "out", "strategy", "epochs", "text", "limit", "seed", "device"),
     out=check_resumable_folder("suite.json", "an evaluation"),
 )  # fmt: skip
 def evaluate(
@@ -151,22 +151,24 @@ def evaluate(
     """
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
-    from pretune.verbs.shared_inputs import columns_by_role, job_options
+    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, open_reference
 
     if suite is None:
         from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
         from pretune.inference.likelihood import LikelihoodScorer
 
-        scorer = LikelihoodScorer.load(os.fspath(model), device, ignore_mismatched)
+        scorer = LikelihoodScorer.load(open_reference(model), device, ignore_mismatched)
         reading = ReadingOptions(max_length, stride, limit, split_by, encoding_errors)
-        return ResultSummary(evaluate_language(scorer, data, reading, columns_by_role(None, text=text, pair=pair)))
+        return ResultSummary(
+            evaluate_language(scorer, as_path_list(data), reading, columns_by_role(None, text=text, pair=pair))
+        )
     from pretune.evaluation.suites.declaration import find_suite
     from pretune.evaluation.suites.suite_report import write_report
     from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
 
     if out is None:
         raise PretuneError("--suite needs a folder for the evaluation; name one with --out")
-    folders = [data] if isinstance(data, str | os.PathLike) else list(data)
+    folders = as_path_list(data)
     if len(folders) != 1 or not Path(folders[0]).is_dir():
         named = ", ".join(map(str, folders))
         raise PretuneError(f"{named}: not a folder; --data must name the folder with the files of {suite}")
@@ -181,5 +183,5 @@ def evaluate(
     given["suite"] = find_suite(suite, language).select_tasks(list(tasks))
     given["settings"] = {name: arguments[name] for name in (*FINETUNING, "ignore_mismatched")}
     evaluation = evaluate_suite(EvaluationJob(**given))
-    log_info(f"report: {write_report(evaluation, Path(out))}")
+    log_info(f"the report is in {write_report(evaluation, Path(out))}")
     return SuiteResult(evaluation, Path(out))

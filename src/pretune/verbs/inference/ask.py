@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,18 @@ from pretune.verbs.verb import only, verb
     only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
     only("max_new_tokens", where="without --answers, to generated answers", when=lambda o: not o.answers),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
+    common=(
+        "inputs",
+        "template",
+        "answers",
+        "examples",
+        "shots",
+        "calibrate",
+        "max_new_tokens",
+        "text",
+        "label",
+        "out",
+    ),
     out=check_new_file,
 )
 def ask(
@@ -34,7 +45,7 @@ def ask(
     *,
     template: str = "{text} [MASK]",
     answers: Sequence[str] = (),
-    examples: str | Path | None = None,
+    examples: str | Path | opt.Table | None = None,
     shots: int = 1,
     calibrate: bool = False,
     max_new_tokens: int = 20,
@@ -89,7 +100,7 @@ def ask(
     from pretune.text.corpus.table_writer import check_table_suffix, table_writer
     from pretune.text.examples.few_shot import sample_examples, sample_per_class
     from pretune.text.examples.labeled import LabeledRows, read_labeled
-    from pretune.verbs.shared_inputs import columns_by_role, split_files
+    from pretune.verbs.shared_inputs import as_path, columns_by_role, open_reference, split_files
 
     files, texts = split_files(inputs)
     if not files and not texts:
@@ -105,10 +116,12 @@ def ask(
     words = "/".join(answers) if any(":" in answer for answer in answers) else ""
     shown = None
     if examples is not None:
-        found = read_labeled(examples, columns)
+        found = read_labeled(as_path(examples), columns)
         shown = shuffle_examples((sample_per_class if labels else sample_examples)(found, shots, seed), seed)
     answer = load_cloze_predictor(
-        os.fspath(model), ClozeQuestion(template, labels, words, shown, calibrate, max_new_tokens), ignore_mismatched
+        open_reference(model),
+        ClozeQuestion(template, labels, words, shown, calibrate, max_new_tokens),
+        ignore_mismatched,
     )
     judged = bool(files and label)
     if not files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pretune.runtime.output_paths import check_new_file
@@ -56,14 +55,14 @@ def embed(
     from pretune.runtime.atomic_io import write_bytes
     from pretune.runtime.errors import PretuneError
     from pretune.text.examples.labeled import read_labeled
-    from pretune.verbs.shared_inputs import split_files
+    from pretune.verbs.shared_inputs import open_reference, split_files
 
     files, texts = split_files(inputs)
     for file in files:
         texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
     if not texts:
         raise PretuneError("no inputs were given; give texts or files")
-    vectors = embed_texts(os.fspath(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name)
+    vectors = embed_texts(open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from pretune.verbs import options as opt
@@ -44,10 +43,11 @@ def fill(
     """
     from pretune.inference.fill import MaskFiller
     from pretune.runtime.errors import PretuneError
+    from pretune.verbs.shared_inputs import open_reference
 
     if not texts:
         raise PretuneError("no texts were given; give texts with [MASK]")
-    filler = MaskFiller.load(os.fspath(model), ignore_mismatched)
+    filler = MaskFiller.load(open_reference(model), ignore_mismatched)
     if mask_rate is not None:
         return ResultTable("restored", [filler.restore(text, mask_rate, seed) for text in texts])
     rows = []

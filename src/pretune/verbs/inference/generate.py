@@ -29,6 +29,19 @@ def takes_languages(o: Options) -> bool:
     only("length_penalty", where="to beam search (--num-beams 2 or more)", when=lambda o: o.num_beams > 1),
     only("max_new_tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
     only("language_pair", where="to models that take language tokens, such as mBART", when=takes_languages),
+    common=(
+        "prompts",
+        "max_new_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "num_beams",
+        "stop",
+        "choices",
+        "stream",
+        "seed",
+        "device",
+    ),
 )
 def generate(
     model: opt.Model,
@@ -90,13 +103,13 @@ def generate(
     from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import stream_text
-    from pretune.verbs.shared_inputs import job_options
+    from pretune.verbs.shared_inputs import job_options, open_reference
 
     if not prompts:
         raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
     given = job_options(GenerationConfig, locals()) | {"stop": tuple(stop), "choices": tuple(choices)}
     how = GenerationConfig(**given)
-    reference = os.fspath(model)
+    reference = open_reference(model)
     writer: TextGenerator | Seq2SeqGenerator
     if is_encoder_decoder(reference):
         writer = Seq2SeqGenerator.load(reference, device, ignore_mismatched, language_pair)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from pretune.verbs import options as opt
@@ -62,8 +60,9 @@ def neighbors(
     from pretune.sample_data import example
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
+    from pretune.verbs.shared_inputs import as_path_list, open_reference
 
-    paths = [corpus] if isinstance(corpus, str | Path) else list(corpus)
+    paths = as_path_list(corpus)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
     documents = (
         document.text
@@ -71,4 +70,4 @@ def neighbors(
     )
     options: dict[str, Any] = {"top_k": top_k, "layer": layer, "max_words": max_words, "occurrences": occurrences}
     options |= {"language": language, "ignore_mismatched": ignore_mismatched}
-    return ResultTable("neighbors", find_neighbors(os.fspath(model), word, context or None, documents, **options))
+    return ResultTable("neighbors", find_neighbors(open_reference(model), word, context or None, documents, **options))

@@ -29,6 +29,7 @@ def has_classes(o: Options) -> bool:
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
+    common=("inputs", "text", "pair", "probabilities", "out", "processes"),
     out=check_new_file,
 )
 def predict(

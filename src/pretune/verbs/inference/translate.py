@@ -35,7 +35,7 @@ def translate(
     inputs: opt.Paths = (),
     *,
     text: opt.Text = None,
-    references: str | Path | None = None,
+    references: str | Path | opt.Table | None = None,
     num_beams: opt.NumBeams = 5,
     length_penalty: opt.LengthPenalty = 1.0,
     max_new_tokens: int = 200,

@@ -1,14 +1,13 @@
-"""The `export` verb: write a model for transformers, sentence-transformers, or ONNX Runtime."""
+"""The `export` verb: write a model for transformers, sentence-transformers, ONNX Runtime, or as a single Python file."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
@@ -20,7 +19,7 @@ from pretune.verbs.verb import only, verb
         "dtype",
         "max_shard_size",
         where="with --format hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
-        when=lambda o: o.format != "onnx",
+        when=lambda o: o.format not in ("onnx", "single-file"),
     ),
     only(
         "pooling",
@@ -30,13 +29,14 @@ from pretune.verbs.verb import only, verb
         when=lambda o: o.format in (None, "sentence-transformers"),
     ),
     only("position_init", where="with --max-positions", when=lambda o: o.max_positions is not None),
+    common=("format", "head", "pooling", "max_length", "license", "dtype"),
     out=check_new_folder,
 )
 def export(
     model: opt.Model,
     *,
     out: str | Path,
-    format: Literal["hf", "sentence-transformers", "onnx"] | None = None,
+    format: Literal["hf", "sentence-transformers", "onnx", "single-file"] | None = None,
     head: str | None = None,
     pooling: opt.Pooling = None,
     normalize: bool = False,
@@ -49,7 +49,7 @@ def export(
     position_init: Literal["copy", "interpolate"] = "copy",
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultSummary:
-    """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
+    """Export a model to a folder: for transformers, sentence-transformers, or ONNX Runtime, or as a single Python file.
 
     --new-tokenizer replaces the vocabulary, and --max-positions extends the maximum length; train the result further with adapt,
     pretrain, or finetune.
@@ -60,8 +60,9 @@ def export(
         Folder to write.
     format
         hf: config.json and model.safetensors, as on the Hugging Face Hub; sentence-transformers: the same with pooling modules; onnx: a
-        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune. By default
-        sentence-transformers for models that were trained with contrast, and hf for all others.
+        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune; single-file:
+        model.py, one readable file that runs the model with torch and tokenizers alone. By default sentence-transformers for models
+        that were trained with contrast, and hf for all others.
     head
         Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
     normalize
@@ -97,8 +98,9 @@ def export(
     from pretune.models.weight_files import parse_size
     from pretune.objectives import Task
     from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.verbs.shared_inputs import model_reference
 
-    out, reference = Path(out), os.fspath(model)
+    out, reference = Path(out), model_reference(model)
     source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
     size = parse_size(max_shard_size) if max_shard_size is not None else None
     tokenizer = Tokenizer.load(new_tokenizer) if new_tokenizer is not None else None
@@ -109,7 +111,7 @@ def export(
         raise PretuneError(
             "--pooling, --normalize and --max-length apply only with --format sentence-transformers; leave them out"
         )
-    if format != "onnx" and not loaded.family.in_transformers:
+    if format not in ("onnx", "single-file") and not loaded.family.in_transformers:
         raise PretuneError(
             f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
@@ -118,7 +120,7 @@ def export(
     own = {loaded.embedding_head[0]} if loaded.embedding_head is not None else set()
     if format == "sentence-transformers":
         keep_vectors(loaded, reference, head, pooling, normalize)
-    elif head is not None or format == "hf":
+    elif format != "single-file" and (head is not None or format == "hf"):
         keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
     report: dict[str, Any] = {}
     facts: dict[str, Any]
@@ -134,6 +136,13 @@ def export(
                 f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
             )
         loaded.max_length = max_length
+    if format == "single-file":
+        from pretune.models.checkpoint_heads import stored_objectives
+        from pretune.models.single_file.export import export_single_file
+
+        trained = stored_objectives(reference)
+        facts = export_single_file(loaded, out, trained.objectives if trained is not None else (), head, license)
+        return ResultSummary({**facts, **report})
     if format == "onnx":
         from pretune.models.checkpoint_heads import stored_objectives
         from pretune.models.onnx_export import export_graph
@@ -169,7 +178,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return a run's training history for its model card, or None; `whole` (unchanged) models keep their dev scores."""
+    """Return the run folder's training history, or None; without dev scores if the model was changed (not `whole`)."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
@@ -199,7 +208,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
         raise PretuneError(
-            f"{reference}: {model.objective} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
+            f"{reference}: the objective {model.objective} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).with_options(
         pooling, normalize
@@ -227,9 +236,8 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     heads = model.root.heads
     for name in wanted:
         if name not in heads:
-            raise PretuneError(
-                f"{reference}: the model has no head {name!r}; its heads are: {', '.join(heads) or 'none'}"
-            )
+            instead = f"its heads are: {', '.join(heads) or 'none'}"
+            raise PretuneError(f"{reference}: the model has no head {name!r}; {suggest(name, heads, instead)}")
     if sorted(wanted) != sorted(heads):
         options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
         # A head that two objectives share is named after the one that was trained.

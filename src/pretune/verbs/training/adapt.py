@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_run_folder
@@ -17,10 +14,16 @@ if TYPE_CHECKING:
     from pretune.training.jobs.adapting import AdaptationResult
 
 
-@verb(NO_ROW_KEYS, LANGUAGE_RULE, *DATA_RULES, out=check_run_folder)
+@verb(
+    NO_ROW_KEYS,
+    LANGUAGE_RULE,
+    *DATA_RULES,
+    common=("objective", "language", "steps", "tokens", "seconds", "seed", "resume", "device"),
+    out=check_run_folder,
+)
 def adapt(
     model: opt.Model,
-    data: Store | Sequence[str | Path] | str | Path,
+    data: Store | opt.Paths,
     *,
     out: opt.RunFolder,
     objective: str = "mlm",
@@ -60,9 +63,9 @@ def adapt(
     from pretune.models.name_resolution import find_folder
     from pretune.training.jobs import adapting, pretraining_settings
     from pretune.training.run_folder import check_same_recipe
-    from pretune.verbs.shared_inputs import job_options, store_and_paths
+    from pretune.verbs.shared_inputs import job_options, model_reference, store_and_paths
 
-    reference = os.fspath(model)
+    reference = model_reference(model)
     folder = str(find_folder(reference))  # refuses a preset, which has no weights to continue from
     store, paths = store_and_paths(data)
     given = job_options(pretraining_settings.PretrainingJob, locals()) | {"tokenizer": folder}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,14 +53,15 @@ def several_tasks(o: Options) -> bool:
         where="to several seeds, --learning-curve or --scratch-baseline",
         when=lambda o: o.num_seeds != 1 or o.learning_curve or o.scratch_baseline,
     ),
+    common=("dev", "text", "pair", "label", "objective", "strategy", "epochs", "num_seeds", "seed", "device"),
     out=check_run_folder,
 )
 def finetune(
     model: opt.ModelOrPreset,
-    train: str | Path | Sequence[str] | Mapping[str, str],
+    train: opt.TaskFiles,
     *,
     out: opt.RunFolder,
-    dev: str | Path | Sequence[str] | Mapping[str, str] | None = None,
+    dev: opt.TaskFiles | None = None,
     text: opt.Text = None,
     pair: opt.Pair = None,
     label: opt.Label = None,
@@ -77,10 +77,10 @@ def finetune(
     batch: opt.RowBatch = None,
     monitor: opt.RowMonitor = None,
     shots: int | None = None,
-    unlabeled: str | Path | None = None,
+    unlabeled: str | Path | opt.Table | None = None,
     confidence_threshold: float = 0.9,
     distill_temperature: float | None = None,
-    teacher: Sequence[str | Path | opt.Run] | str | Path | opt.Run = (),
+    teacher: Sequence[str | Path | opt.ModelHandle] | str | Path | opt.ModelHandle = (),
     seed: opt.Seed = 0,
     num_seeds: int | None = None,
     report: bool = True,
@@ -154,7 +154,13 @@ def finetune(
     from pretune.training.jobs.self_training import self_train
     from pretune.training.jobs.several_seeds import finetune_seeds
     from pretune.training.run_folder import check_same_recipe
-    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, parse_task_files
+    from pretune.verbs.shared_inputs import (
+        as_path_list,
+        columns_by_role,
+        job_options,
+        model_reference,
+        parse_task_files,
+    )
 
     given = job_options(FinetuningJob, locals())
     given |= {
@@ -166,7 +172,7 @@ def finetune(
         "dropout": dict(dropout) if dropout else None,
     }
     del given["model"]
-    plan = resolve_finetuning(os.fspath(model), given)
+    plan = resolve_finetuning(model_reference(model), given)
     material: Any
     check_same_recipe(plan.out, plan.recipe())
     if isinstance(plan.train, Mapping):
@@ -186,5 +192,5 @@ def finetune(
         if learning_curve or scratch_baseline:
             run_learning_curve(plan, material, run, learning_curve, scratch_baseline)
     if report and (page := write_report(run, material)):
-        log_info(f"report: {page}")
+        log_info(f"the report is in {page}")
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,11 +39,12 @@ def in_parallel(o: Options) -> bool:
     only("init_from", where="to a preset; a model folder has its own weights", when=starts_from_preset),
     only("ignore_mismatched", where="if weights are loaded, from a model folder or with --init-from", when=has_weights),
     only("parallel", "reduce_dtype", where="to several processes, started by torchrun", when=in_parallel),
+    common=("objective", "tokenizer", "language", "steps", "tokens", "seconds", "scale_to", "seed", "resume", "device"),
     out=check_run_folder,
 )
 def pretrain(
-    model: str | Path | opt.Run,
-    data: Store | Sequence[str | Path] | str | Path | None = None,
+    model: str | Path | opt.ModelHandle,
+    data: Store | opt.Paths | Mapping[str, str | Path | opt.Table] | None = None,
     *,
     out: opt.RunFolder,
     objective: str | None = None,
@@ -59,7 +60,7 @@ def pretrain(
     batch: opt.TextBatch = None,
     monitor: opt.TextMonitor = None,
     seed: opt.Seed = 0,
-    init_from: str | Path | opt.Run | None = None,
+    init_from: str | Path | opt.ModelHandle | None = None,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
     device: opt.Device = None,
@@ -105,10 +106,10 @@ def pretrain(
     """
     from pretune.training.jobs import pretraining, pretraining_settings
     from pretune.training.run_folder import check_same_recipe
-    from pretune.verbs.shared_inputs import job_options, store_and_paths
+    from pretune.verbs.shared_inputs import job_options, model_reference, store_and_paths
 
     store, texts = store_and_paths(data)
     given = job_options(pretraining_settings.PretrainingJob, locals()) | {"scale_to": scale_to}
-    plan = pretraining_settings.resolve_pretraining(os.fspath(model), texts, out, given, seed, device)
+    plan = pretraining_settings.resolve_pretraining(model_reference(model), texts, out, given, seed, device)
     check_same_recipe(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,18 @@ from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
 
 
-@verb(NO_TEXT_KEYS, TOKENIZER_RULE, MISMATCH_RULE, out=check_resumable_folder(RECIPE, "a search"))
+@verb(
+    NO_TEXT_KEYS,
+    TOKENIZER_RULE,
+    MISMATCH_RULE,
+    common=("num_trials", "max_seconds", "text", "pair", "label", "objective", "strategy", "epochs", "seed", "device"),
+    out=check_resumable_folder(RECIPE, "a search"),
+)
 def tune(
     model: opt.ModelOrPreset,
     train: opt.TrainFile,
     *,
-    dev: str | Path,
+    dev: str | Path | opt.Table,
     out: str | Path,
     num_trials: int | None = None,
     max_seconds: float | None = None,
@@ -88,12 +93,12 @@ def tune(
     from pretune.training.jobs.hyperparameter_search import BEST, HyperparameterSearch
     from pretune.training.jobs.search_space import count_layers, make_space
     from pretune.training.run_folder import check_same_recipe, start_run
-    from pretune.verbs.shared_inputs import columns_by_role
+    from pretune.verbs.shared_inputs import as_path, columns_by_role, model_reference
     from pretune.verbs.training.finetune import finetune
 
     if num_trials is None and max_seconds is None:
         raise PretuneError("a search needs a budget: give --num-trials or --max-seconds")
-    reference, out = os.fspath(model), Path(out)
+    reference, out = model_reference(model), Path(out)
     rates, steps = optimizer or Optimizer(), batch or Batching()
     layers = count_layers(reference)
     given: dict[str, Any] = {
@@ -136,7 +141,7 @@ def tune(
     }
     check_same_recipe(out, recipe)
     task = find_task(parse_objective(objective, drop_invalid=drop_invalid))
-    examples = task.read(train, columns_by_role(columns, text=text, pair=pair, label=label))
+    examples = task.read(as_path(train), columns_by_role(columns, text=text, pair=pair, label=label))
     search = HyperparameterSearch(out, space, usual, task.fit(examples).primary_metric, seed)
     new = not out.exists()
     start_run(out, "tune", recipe, resume=True)

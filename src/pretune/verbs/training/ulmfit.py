@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +17,17 @@ if TYPE_CHECKING:
 
 @verb(
     *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.unlabeled, of=" of --unlabeled"),
+    common=("dev", "unlabeled", "text", "label", "epochs", "batch_size", "lr", "language", "seed", "device"),
     out=check_resumable_folder("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
-    model: str | Path | opt.Run,
+    model: str | Path | opt.ModelHandle,
     train: opt.TrainFile,
     *,
     out: str | Path,
-    backward_model: str | Path | opt.Run | None = None,
-    dev: str | Path | None = None,
-    unlabeled: Sequence[str | Path] = (),
+    backward_model: str | Path | opt.ModelHandle | None = None,
+    dev: str | Path | opt.Table | None = None,
+    unlabeled: opt.Paths = (),
     split_by: opt.SplitBy = "auto",
     text_field: opt.TextField = None,
     encoding_errors: opt.EncodingErrors = "strict",
@@ -92,11 +92,11 @@ def ulmfit(
     >>> predict(fitted.classifiers, ["a delightful film"])  # doctest: +SKIP
     """
     from pretune.training.jobs.ulmfit import UlmfitJob, run_ulmfit
-    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options
+    from pretune.verbs.shared_inputs import as_path_list, columns_by_role, job_options, model_reference
 
     given = job_options(UlmfitJob, locals())
     given["columns"] = columns_by_role(None, text=text, label=label)
     given["unlabeled"] = tuple(as_path_list(unlabeled))
     given["dropout"] = dict(dropout) if dropout else None
-    models = [os.fspath(one) for one in (model, backward_model) if one is not None]
+    models = [model_reference(one) for one in (model, backward_model) if one is not None]
     return run_ulmfit(models, UlmfitJob(**given), Path(out))

@@ -1,0 +1,200 @@
+"""Build the command of a verb for the command line, from the verb's signature and docstring."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pretune.runtime.console import format_result
+from pretune.runtime.errors import PretuneError, command_options
+from pretune.runtime.recipe import (
+    LoadedObject,
+    Values,
+    find_section,
+    merge_recipes,
+    parameter_types,
+    parse_settings,
+    read_recipe,
+    section_keys,
+    validate_arguments,
+)
+from pretune.verbs.results import ResultTable
+from pretune.verbs.verb import parse_parameters, split_docstring
+
+COMMON, ADVANCED, ALL_COMMANDS = GROUPS_OF_OPTIONS = ("Options", "Advanced", "Options of all commands")
+DISTRIBUTED = ("pretrain", "adapt")  # verbs that torchrun may start in several processes
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a command: its name in Python, the type to parse it as, its default, and its help."""
+
+    name: str
+    kind: Any  # of the value: a type, list[str], dict[str, str] or a Literal
+    default: Any
+    help: str
+    group: str  # the heading in the help under which it is shown
+    positional: bool = False
+    section: str = ""  # the section of the recipe that it is a key of
+
+    @property
+    def spelling(self) -> str:
+        """Return the command-line spelling of the option, such as --batch-size for batch_size."""
+        return f"--{self.name.rstrip('_').replace('_', '-')}"
+
+    @property
+    def shows_default(self) -> bool:
+        """Return whether help shows the default; it does not if the option is off by default."""
+        return not (self.default is None or self.default is False or self.default == ())
+
+
+def list_options(verb: Callable[..., Any]) -> list[Option]:
+    """Return the options of a command, from the signature and docstring of its function (verb)."""
+    _, notes = parse_docstring(verb)
+    common: Sequence[str] | None = getattr(verb, "common", None)  # without it, all options are
+    options: list[Option] = []
+    positional = True
+    for parameter in inspect.signature(verb).parameters.values():
+        name, hint = parameter.name, parameter_types(verb)[parameter.name]
+        section = find_section(hint)
+        if section is not None:
+            for key in fields(section) if section.flat else ():  # type: ignore[arg-type]  # others are set with --set
+                kind = _simplify(section_keys(section)[key.name])
+                group = COMMON if common is None or key.name in common else ADVANCED
+                options.append(Option(key.name, kind, key.default, key.metadata.get("help", ""), group, section=name))
+            continue
+        kind = _simplify(hint)
+        many = kind == list[str]
+        required = parameter.default is inspect.Parameter.empty
+        positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional &= required or isinstance(parameter.default, str) or (many and parameter.default == ())
+        group = COMMON if common is None or required or positional or name in common else ADVANCED
+        default = None if required else parameter.default
+        options.append(Option(name, kind, default, notes.get(name, ""), group, positional))
+        positional &= not many  # a list takes all that follows
+    return [
+        *options,
+        Option("recipe", str, None, "YAML file with any of these options and recipe keys.", ALL_COMMANDS),
+        Option("set", list[str], (), _describe_settings(verb), ALL_COMMANDS),
+        Option("json", bool, False, "Print the result as one JSON object on stdout.", ALL_COMMANDS),
+    ]
+
+
+def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
+    """Return the cyclopts command of a function (verb), with its parameters as options, --recipe, --set and --json."""
+    options = list_options(verb)
+    sections = {option.name: option.section for option in options if option.section}
+    signature = inspect.Signature([_cyclopts_parameter(option) for option in options])
+
+    def command(*arguments: Any, **named: Any) -> None:
+        if name not in DISTRIBUTED and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+            raise PretuneError(f"`pretune {name}` runs in a single process; start it without torchrun")
+        given = signature.bind_partial(*arguments, **named).arguments
+        as_json = given.pop("json", False)
+        values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
+        values = merge_recipes(values, parse_settings(given.pop("set", ())))
+        for option, value in given.items():
+            values = merge_recipes(
+                values, {sections[option]: {option: value}} if option in sections else {option: value}
+            )
+        with command_options(option.spelling.removeprefix("--") for option in options):
+            result = verb(**validate_arguments(verb, values, name))
+        _destroy_process_group()
+        if os.environ.get("RANK", "0") != "0":  # only the first process prints the result
+            return
+        if as_json:
+            print(json.dumps(result.describe(), ensure_ascii=False, default=str), flush=True)
+        else:
+            print(format_result(result.table() if hasattr(result, "table") else result.describe()), flush=True)
+        if isinstance(result, ResultTable) and result.failure:
+            raise PretuneError(result.failure)
+
+    command.__name__ = verb.__name__
+    command.__doc__ = parse_docstring(verb)[0]
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+    return command
+
+
+def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
+    """Return recipe values except those equal to a command's defaults: recipes of runs contain all options."""
+    parameters = inspect.signature(verb).parameters
+    return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
+
+
+def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the description of a command and the help text of each of its options, from the function's docstring."""
+    description, sections = split_docstring(verb)
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", description), parse_parameters(sections.get("Parameters", ""))
+
+
+def _describe_settings(verb: Callable[..., Any]) -> str:
+    """Return the help text of --set: the recipe sections of a command, with the keys that apply to it."""
+    refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
+    sections = []
+    for name, section in ((name, find_section(hint)) for name, hint in parameter_types(verb).items()):
+        if section is not None and not section.flat:
+            keys = [key for key in section_keys(section) if f"{name}.{key}" not in refused]
+            sections.append(f"{name} ({', '.join(keys)})")
+    text = "KEY=VALUE for any key of the recipe"
+    return f"{text}, e.g. optimizer.lr=1e-4. Sections and keys: {'; '.join(sections)}." if sections else f"{text}."
+
+
+def _cyclopts_parameter(option: Option) -> inspect.Parameter:
+    """Return an option as a parameter for cyclopts; none is required, because a recipe may supply it."""
+    from cyclopts import Parameter
+
+    settings = Parameter(
+        name=None if option.positional else option.spelling,
+        consume_multiple=option.kind == list[str] and option.name != "set",
+        show_default=option.shows_default,
+        help=option.help,
+    )
+    place = inspect.Parameter.POSITIONAL_OR_KEYWORD if option.positional else inspect.Parameter.KEYWORD_ONLY
+    # If pydantic is loaded, cyclopts validates defaults too.
+    kind = option.kind | None if option.default is None else option.kind
+    return inspect.Parameter(option.name, place, default=option.default, annotation=Annotated[kind, settings])
+
+
+def _simplify(hint: Any) -> Any:
+    """Return the type to parse an option as, for a type hint: strings for paths and objects, lists for sequences."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))
+        if list[str] in kinds:
+            return list[str]
+        if str in kinds:  # other types only in a recipe
+            return str
+        return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
+    if isinstance(hint, type) and issubclass(hint, Path | LoadedObject):
+        return str
+    if origin is None or origin is Literal:
+        return hint
+    if issubclass(origin, Mapping):
+        return dict[str, str]
+    return list[str] if issubclass(origin, Sequence) else hint
+
+
+def check_flags(verb: Callable[..., Any], arguments: Sequence[str]) -> None:
+    """Raise an error if a flag of a verb is followed by a value (`--report false`), which would be read as a file."""
+    flags = {option.spelling for option in list_options(verb) if option.kind is bool}
+    for option, value in pairwise(arguments):
+        if option in flags and value.lower() in ("true", "false"):
+            no = option.replace("--", "--no-", 1)
+            raise PretuneError(f"{option} {value}: a flag takes no value; write {option} or {no}")
+
+
+def _destroy_process_group() -> None:
+    """Leave the process group of torch.distributed, if there is one."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
