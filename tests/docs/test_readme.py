@@ -1,47 +1,41 @@
-"""Tests that every command of the README runs, with a shortened quickstart; CI runs it in full."""
+"""Tests that the README's commands and Python code run, with small budgets, and that it stays short."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.pages import fenced_blocks, run_page
 from tests.support.paths import ROOT
 
-SHORTER = {
-    "pretune quickstart": "pretune quickstart --num-seeds 1 --labels-per-class 10 --epochs 1 --seconds 4",
-    "--seconds 60": "--seconds 3",
-    "--seconds 90": "--seconds 3",
-    "--epochs 10": "--epochs 1",
-}
-
-
-def commands() -> list[str]:
-    blocks = re.findall(
-        r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    return [line for block in blocks for line in block.splitlines()]
+README = ROOT / "README.md"
+INSTALL = re.compile(r"^pip install pretune\b.*$", re.MULTILINE)
+SHORTER = {"epochs=3": "budget=pt.Budget(steps=2)", "--epochs 3": "--steps 2"}
 
 
 @pytest.mark.end_to_end
-def test_every_command_runs(tmp_path: Path) -> None:
-    (tmp_path / "script").symlink_to(ROOT / "script")
-    script = "\n".join(commands())
+@pytest.mark.usefixtures("briefly")
+def test_code_and_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = INSTALL.sub("true", README.read_text(encoding="utf-8"))
     for long, short in SHORTER.items():
-        assert long in script
-        script = script.replace(long, short)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(
-        ["sh", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
-    )
-    assert result.returncode == 0, result.stderr
-    for expected in ("10 labels per class", "bag of words", "pretune predict runs/task", "Return the sine of x."):
-        assert expected in result.stdout
-    assert (tmp_path / "pretune-quickstart" / "report.html").stat().st_size > 10_000
+        assert long in text
+        text = text.replace(long, short)
+    page = tmp_path / "README.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    printed = run_page(page)
+    assert "coffee" in printed and "compression ratio" in printed
+    assert (tmp_path / "runs/task/report.html").stat().st_size > 10_000
+    assert (tmp_path / "runs/messages-int8/model.safetensors").is_file()
+
+
+def test_it_is_short_and_its_code_has_ten_lines() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
+    code = next(block for language, block in fenced_blocks(README) if language == "python")
+    statements = [line for line in code.splitlines() if line and not line.startswith(("import", "from"))]
+    assert "pretune-small-en" in code and len(statements) <= 10
 
 
 def test_both_scripts_run_in_ci() -> None:

@@ -190,7 +190,7 @@ class TokenizerTraining(TrainingSection):
     """The settings of a tokenizer that is trained on the text of a pretraining job."""
 
     recipe_key: ClassVar[str] = "tokenizer"
-    kind: Kind | None = _key(None, "Tokenization algorithm.")
+    kind: Kind | None = _key(None, "Tokenization algorithm.")  # noqa: RUF009
     vocab_size: int | None = _key(COUNT, "Maximum number of tokens in the vocabulary.")
     lowercase: bool | None = _key(None, "Lowercase texts.")
     extra_ids: int | None = _key(COUNT_OR_0, "Number of sentinel tokens.")
