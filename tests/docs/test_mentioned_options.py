@@ -46,6 +46,9 @@ FILLED_IN = {
 }
 
 
+FOR_PYTHON = ("pretune.loaded_model",)  # modules that no command uses, although results of commands refer to them
+
+
 @cache
 def options(verb: str) -> set[str]:
     """Return the options of a command, including those that turn one off."""
@@ -77,7 +80,7 @@ def users() -> dict[call_graph.Unit, list[str]]:
     """Return the verbs that can reach each unit of code; units that none reaches belong to the command line."""
     found: dict[call_graph.Unit, list[str]] = {}
     for name, verb in VERBS.items():
-        for unit in call_graph.reached((verb.__module__, verb.__name__)):
+        for unit in call_graph.reached((verb.__module__, verb.__name__), without=FOR_PYTHON):
             found.setdefault(unit, []).append(name)
     return found
 

@@ -7,7 +7,7 @@ contains an attribute or a string of its name. The result is an over-approximati
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -97,8 +97,8 @@ def names_in(unit: Unit) -> Names:
     return {found for one in named if (found := resolve(one)) is not None}, attributes
 
 
-def reached(start: Unit) -> set[Unit]:
-    """Return all units that a function can reach, including itself."""
+def reached(start: Unit, without: Collection[str] = ()) -> set[Unit]:
+    """Return all units that a function can reach, including itself, except those of the modules `without`."""
     done: set[Unit] = set()
     attributes: set[str] = set()
     todo: Iterable[Unit] = [start]
@@ -113,7 +113,7 @@ def reached(start: Unit) -> set[Unit]:
             for method in methods()[unit]
             if method[2] in attributes or (method[2].startswith("__") and method[2].endswith("__"))
         }
-        todo = after | by_name
+        todo = {unit for unit in after | by_name if unit[0] not in without}
     return done
 
 

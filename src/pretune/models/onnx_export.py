@@ -175,7 +175,7 @@ def remove_idle_casts(file: Path) -> None:
 
     torch 2.11 writes them, and quantization of the graph does not recognize weights behind them.
     """
-    onnx = import_optional("onnx", "export --format onnx")
+    onnx = import_optional("onnx", "the export to ONNX")
 
     model = onnx.load(file)
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
