@@ -32,8 +32,17 @@ from pretune.sample_data import example
 from tests.support.one_word_task import start
 
 # scikit-learn's checks that cannot pass, by class, each with the reason.
+# Which texts share a batch changes the last bit of the outputs, which the checks accept on some processors only.
+ROUNDING = dict.fromkeys(
+    ["check_methods_subset_invariance", "check_methods_sample_order_invariance"], "outputs differ by 1e-7"
+)
 EXPECTED_FAILURES = {
-    "WordClassifier": {"check_class_weight_classifiers": "a weight by class is not supported, only 'balanced'"},
+    "WordClassifier": {
+        "check_class_weight_classifiers": "a weight by class is not supported, only 'balanced'",
+        **ROUNDING,
+    },
+    "WordRegressor": ROUNDING,
+    "WordEmbedder": ROUNDING,
 }
 
 

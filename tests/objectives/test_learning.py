@@ -91,14 +91,14 @@ def train_objective(name: str, steps: int) -> tuple[Training, dict[str, float]]:
     [
         ("spans", 50),
         ("denoise", 50),
-        ("mass", 50),
+        ("mass", 100),
         ("shuffle", 50),
         ("shuffle(unit=sentences)", 50),
         ("translate", 160),
         ("prefix", 60),
         ("skip_thought", 60),
         ("bilm", 60),
-        ("tlm(mask_rate=0.3)", 120),
+        ("tlm(mask_rate=0.3)", 240),
     ],
 )
 def test_loss_falls_below_the_unigram_entropy(name: str, steps: int) -> None:

@@ -99,7 +99,7 @@ def question_answerer(folder: Path) -> Run:
 def test_tags_are_learned(tagger: Run) -> None:
     results = tagger.results
     assert results["labels"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert results["dev/f1"] > 0.9 and results["dev/accuracy"] > 0.9
+    assert results["dev/f1"] > 0.75 and results["dev/accuracy"] > 0.75
     assert json.loads((tagger.folder / "config.json").read_text())["pretune"]["options"] == {
         "scheme": "BIO",
         "default_tag": "O",

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from pretune import __version__
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import arrange_texts, batches_by_length
@@ -259,7 +259,7 @@ Needs torch and tokenizers, and the files {WEIGHTS} and {TOKENIZER} beside this 
 
 or, on the command line: python {SCRIPT} {command_argument(exported)}
 
-Written by pretune {version("pretune")} from its own modules, reduced to what this model uses. The code is licensed under
+Written by pretune {__version__} from its own modules, reduced to what this model uses. The code is licensed under
 Apache-2.0; {license_of_weights(license)}
 """'''
 
@@ -313,7 +313,7 @@ model.{exported.example}
 ```
 
 or `python {SCRIPT} {command_argument(exported)}`. {SCRIPT} contains the whole model as readable code; {WEIGHTS} has the weights, and
-{TOKENIZER} the tokenizer, in which special tokens have names that no text contains. Written by pretune {version("pretune")}. The code
+{TOKENIZER} the tokenizer, in which special tokens have names that no text contains. Written by pretune {__version__}. The code
 is licensed under Apache-2.0; {license_of_weights(license)}
 """
 
