@@ -236,7 +236,7 @@ def test_a_damaged_graph_is_refused(tmp_path: Path) -> None:
         open_session(tmp_path / GRAPH)
 
 
-def test_idle_casts_of_weights_are_removed(tmp_path: Path) -> None:
+def test_idle_casts_are_removed(tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -246,7 +246,9 @@ def test_idle_casts_of_weights_are_removed(tmp_path: Path) -> None:
         helper.make_node("Cast", ["weight"], ["same"], to=TensorProto.FLOAT),
         helper.make_node("Cast", ["count"], ["other"], to=TensorProto.FLOAT),
         helper.make_node("MatMul", ["x", "same"], ["product"]),
-        helper.make_node("Mul", ["product", "other"], ["y"]),
+        helper.make_node("Cast", ["product"], ["again"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["again"], ["and again"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["and again", "other"], ["y"]),
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in ("x", "y")]
     graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [weight, count])

@@ -74,7 +74,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
-from pretune.training.parallel.distributed import World
+from pretune.training.parallel.distributed import SHARDS_REVERSIBLE, World
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer, Schedule, resolve_section
 
 WIDTH, VOCABULARY, LENGTH = 32, 300, 32
@@ -433,8 +433,11 @@ def losses(name: str, steps: int, parallel: str = "ddp", changed: Any = None, **
     return seen
 
 
+UNSUPPORTED = set() if SHARDS_REVERSIBLE else {("reversible lm", "fsdp")}  # cases that this release of torch fails
+
+
 def main() -> None:
-    parallel, names = sys.argv[1], sys.argv[2:] or list(CASES)
+    parallel, names = sys.argv[1], sys.argv[2:] or [name for name in CASES if (name, sys.argv[1]) not in UNSUPPORTED]
     torch.set_num_threads(1)
     results = {name: losses(name, 12, "ddp" if parallel == "alone" else parallel) for name in names}
     if World.join(torch.device("cpu")).first:

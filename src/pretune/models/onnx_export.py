@@ -171,25 +171,31 @@ def write_graph(model: Model, file: Path, scorer: GraphScorer | None = None, che
 
 
 def remove_idle_casts(file: Path) -> None:
-    """Remove casts of weights to the type that they have from an ONNX file.
+    """Remove casts of values to the type that they have from an ONNX file.
 
-    torch 2.11 writes them, and quantization of the graph does not recognize weights behind them.
+    torch 2.11 writes them, and quantization of the graph does not recognize weights and ranges behind them.
     """
     onnx = import_optional("onnx", "the export to ONNX")
-
     model = onnx.load(file)
-    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    casts = [node for node in model.graph.node if node.op_type == "Cast" and node.input[0] in kinds]
-    idle = [node for node in casts if node.attribute[0].i == kinds[node.input[0]]]
-    weights = {node.output[0]: node.input[0] for node in idle}
-    if not weights:
-        return
-    for node in idle:
-        model.graph.node.remove(node)
-    for node in model.graph.node:
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    values = [*graph.input, *graph.value_info]
+    kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    outputs = {value.name for value in graph.output}
+    source: dict[str, str] = {}  # result of an idle cast → its input
+    kept = []
+    for node in model.graph.node:  # in topological order
         for place, name in enumerate(node.input):
-            node.input[place] = weights.get(name, name)
-    onnx.save(model, file)
+            node.input[place] = source.get(name, name)
+        idle = node.op_type == "Cast" and node.output[0] not in outputs
+        if idle and kinds.get(node.input[0]) == node.attribute[0].i:
+            source[node.output[0]] = node.input[0]
+        else:
+            kept.append(node)
+    if source:
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+        onnx.save(model, file)
 
 
 def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ from pretune.training.parallel.rendezvous import new_rendezvous_store
 ParallelMode = Literal["ddp", "fsdp"]
 ReduceDtype = Literal["fp32", "bf16"]
 Result = TypeVar("Result")
+SHARDS_REVERSIBLE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)  # in 2.11, gradients stay 0
 LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in torch's errors then
 
 
@@ -146,7 +147,13 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
     mesh = init_device_mesh(next(root.parameters()).device.type, (world.size,))
     precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce_dtype == "bf16" else None)
     backbone: Any = root.backbone
-    groups = () if getattr(backbone, "sharded_together", False) else backbone.groups()
+    together = getattr(backbone, "sharded_together", False)
+    if together and not SHARDS_REVERSIBLE:
+        raise PretuneError(
+            f"reversible models are not trained with FSDP by torch {torch.__version__}, which loses their gradients; "
+            "use --parallel ddp, or torch 2.13"
+        )
+    groups = () if together else backbone.groups()
     # Tied heads read the embedding: it stays with the root, gathered during the whole forward pass.
     for module in (module for name, modules in groups if "embed" not in name for module in modules):
         if any(True for _ in module.parameters()):
