@@ -9,7 +9,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.compression import pruning_job, quantization
-from pretune.compression.pipeline_search import default_pipelines, parse_pipeline
+from pretune.compression.pipeline_search import default_pipelines, parse_pipeline, plot_pareto
 from pretune.compression.targets import Candidate, Target, choose_candidate, parse_target
 from tests.support.one_word_task import start, trained
 
@@ -32,6 +32,15 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "best/candidates").iterdir()) == ["layers2", "layers2+int80"]
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
+
+
+def test_the_plot_leaves_the_backend_of_notebooks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib
+
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
+    plot_pareto([Candidate("a", 100, 0.1, 1.0), Candidate("b", 50, 0.2, 0.9)], tmp_path / "plot.png", "accuracy")
+    assert matplotlib.get_backend() == "svg"
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def search(out: Path, *sequences: str) -> pt.Run:

@@ -88,6 +88,9 @@ def test_model_is_adapted_to_a_few_documents(model: Path, documents: int, tmp_pa
     made = pt.adapt(model, text, split_by="file" if documents == 1 else "auto", out=tmp_path / "run", budget=pt.Budget(steps=2), **FEW)  # type: ignore[arg-type]  # fmt: skip
     assert made.before["mlm"] > 0 and made.after["mlm"] > 0
     assert made.run.recipe["split_by"] == ("file" if documents == 1 else "auto")
+    page = made._repr_html_()
+    assert "<caption>held-out text</caption>" in page and f"<td>{made.after['mlm']:.4g}</td>" in page
+    assert page.count("<table>") == 1 + bool(made.fills)
 
 
 @pytest.mark.not_fast

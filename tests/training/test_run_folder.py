@@ -50,3 +50,11 @@ def test_f1_is_of_the_second_of_two_classes_and_undefined_for_more() -> None:
     assert (positive_class(two), positive_class(three), positive_class(tags)) == ("1", None, None)
     rows = LabeledRows(Path("x.csv"), {}, ["…"] * 3, labels=["a", "b", "c"])
     assert "f1" not in score(three, [{"label": "a"}] * 3, rows)
+
+
+def test_results_that_are_tables_are_shown_as_tables_in_notebooks(tmp_path: Path) -> None:
+    rows = [{"model": "int8", "accuracy": 0.75}, {"model": "layers=3", "failed": "<why>"}]
+    page = make_finished_run(tmp_path / "run", {"chosen": "int8", "candidates": rows})._repr_html_()
+    assert "<td>chosen</td><td>int8</td>" in page and "<td>candidates</td>" not in page
+    assert "<caption>candidates</caption>" in page
+    assert "<tr><td>int8</td><td>0.75</td><td></td></tr>" in page and "&lt;why&gt;" in page

@@ -8,7 +8,7 @@ import pytest
 
 from pretune import PretuneError
 from pretune.runtime.notebook import MAX_CELL, MAX_ROWS
-from pretune.verbs.results import ResultTable
+from pretune.verbs.results import ResultSummary, ResultTable
 
 ROWS = [{"text": f"text {number}", "score": number / 7, "details": {"a": 1}} for number in range(50)]
 
@@ -39,3 +39,8 @@ def test_html_is_escaped_and_shortened() -> None:
     assert "text 9<" in page and "text 10<" not in page and "text 49" in page
     page = ResultTable("<b>", [{"<i>": "<script>" + "x" * 1000}, {"other": None}])._repr_html_()
     assert "<script>" not in page and "<i>" not in page and "<b>" not in page and "x" * MAX_CELL not in page
+
+
+def test_summaries_are_tables_in_notebooks() -> None:
+    page = ResultSummary({"out": "<b>", "megabytes": 1.23456})._repr_html_()
+    assert "<tr><td>out</td><td>&lt;b&gt;</td></tr>" in page and "<td>1.235</td>" in page

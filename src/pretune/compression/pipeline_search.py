@@ -160,12 +160,10 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
 
 def plot_pareto(candidates: Sequence[Candidate], file: Path, metric: str) -> None:
     """Plot the quality of candidate models against size and latency to a file, with the Pareto front as a line."""
-    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot, whose backend is the user's
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    figure = Figure(figsize=(11, 4.5))
+    axes = figure.subplots(1, 2, sharey=True)
     costs = (("bytes", 1e-6, "MB"), ("latency", 1e3, "ms for one text"))
     for axis, (cost, factor, label) in zip(axes, costs, strict=True):
         best = pareto_front(candidates, cost)
@@ -179,4 +177,3 @@ def plot_pareto(candidates: Sequence[Candidate], file: Path, metric: str) -> Non
     axes[0].set_ylabel(f"share of {metric}")
     figure.tight_layout()
     figure.savefig(file, dpi=120)
-    pyplot.close(figure)

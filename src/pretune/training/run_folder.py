@@ -131,10 +131,12 @@ class Run(ModelHandle):
         return as_dataframe(self.metrics())
 
     def _repr_html_(self) -> str:
-        """Return the results of the run as an HTML table, for notebooks."""
+        """Return the results of the run as an HTML table, and those that are tables as one more each, for notebooks."""
         facts = self.table()
         facts |= facts.pop("details", {})
-        return as_html([{"": name, "value": value} for name, value in facts.items()], str(self.folder))
+        tables = {name: value for name, value in facts.items() if is_table(value)}
+        values = [{"": name, "value": value} for name, value in facts.items() if name not in tables]
+        return as_html(values, str(self.folder)) + "".join(as_html(rows, name) for name, rows in tables.items())
 
     def describe(self) -> dict[str, Any]:
         """Return the folder, the status, and the results of the run by name."""
@@ -146,6 +148,15 @@ class Run(ModelHandle):
     def table(self) -> dict[str, Any]:
         """Return the results of the run arranged for display."""
         return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a result is a table: a list of rows, which are mappings.
+
+    >>> is_table([{"model": "int8"}]), is_table(["int8"]), is_table([])
+    (True, False, False)
+    """
+    return isinstance(value, list) and bool(value) and all(isinstance(row, Mapping) for row in value)
 
 
 def finished_run(folder: Path) -> Run | None:

@@ -90,6 +90,12 @@ class ResultSummary:
         """Return the summary as a dictionary, for --json."""
         return self.facts
 
+    def _repr_html_(self) -> str:
+        """Return the summary as an HTML table with one row per value, for notebooks."""
+        from pretune.runtime.notebook import as_html
+
+        return as_html([{"": name, "value": value} for name, value in self.facts.items()])
+
 
 def _shorten(value: Any) -> Any:
     """Return a value, truncated if it is a long string."""

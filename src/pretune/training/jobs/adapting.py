@@ -12,6 +12,7 @@ import numpy as np
 from pretune.inference.fill import MASK, MaskFiller
 from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
+from pretune.runtime.notebook import as_html
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.store.store import Store
 from pretune.training.held_out import hold_out_documents
@@ -56,6 +57,12 @@ class AdaptationResult:
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
         return {"run": facts.pop("run"), **compared, **facts}
+
+    def _repr_html_(self) -> str:
+        """Return the comparison before and after as HTML tables, for notebooks."""
+        parts = self.table()
+        titles = {"held_out_text": "held-out text", "fills": "masked words in held-out text"}
+        return "".join(as_html(parts[name], title) for name, title in titles.items() if name in parts)
 
 
 def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
