@@ -84,7 +84,11 @@ def test_a_classifier_learns_and_its_outputs_agree(fitted: Any) -> None:
     assert is_classifier(fitted) and fitted.n_features_in_ == 1
 
 
-@pytest.mark.parametrize("form", [list, tuple, np.array, pd.Series, lambda x: pd.DataFrame({"t": x})], ids=str)
+@pytest.mark.parametrize(
+    "form",
+    [list, tuple, np.array, pd.Series, lambda x: pd.DataFrame({"t": x})],
+    ids=["list", "tuple", "array", "Series", "DataFrame"],
+)
 def test_texts_come_in_any_form(fitted: Any, form: Any) -> None:
     texts, _ = data()
     np.testing.assert_array_equal(fitted.decision_function(form(texts)), fitted.decision_function(texts))

@@ -153,3 +153,10 @@ def test_machines_use_their_fastest_engine(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(int8.platform, "machine", lambda machine=machine: machine)
         monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", ["qnnpack", "onednn", "x86", "fbgemm"])
         assert choose_engine() == engine
+
+
+def test_engines_are_tested_on_the_cpu_while_a_model_is_built_on_the_meta_device() -> None:
+    found = choose_engine()
+    multiplies_exactly.cache_clear()
+    with torch.device("meta"):
+        assert choose_engine() == found

@@ -51,16 +51,17 @@ def choose_engine() -> str:
 @cache
 def multiplies_exactly(engine: str) -> bool:
     """Return whether an int8 engine of torch computes exact products of the largest integers."""
-    weight = torch.full((32, 64), LARGEST_7_BIT, dtype=torch.int8)
-    weight[1::2] *= -1
-    rows = torch.ones(40, 64)
-    rows[:, ::8] = 0.0  # so that activations range from 0 to 1, and 1 becomes 255
-    expected = rows @ weight.float().T
-    try:
-        packed = pack_weight(weight, torch.ones(32), None, engine)
-        return all(torch.allclose(linear_dynamic(rows[:n], packed), expected[:n], rtol=1e-4) for n in (1, 40))
-    except (RuntimeError, AttributeError):  # the engine is listed, but not part of this build of torch
-        return False
+    with torch.device("cpu"):  # also while a model is built on the meta device
+        weight = torch.full((32, 64), LARGEST_7_BIT, dtype=torch.int8)
+        weight[1::2] *= -1
+        rows = torch.ones(40, 64)
+        rows[:, ::8] = 0.0  # so that activations range from 0 to 1, and 1 becomes 255
+        expected = rows @ weight.float().T
+        try:
+            packed = pack_weight(weight, torch.ones(32), None, engine)
+            return all(torch.allclose(linear_dynamic(rows[:n], packed), expected[:n], rtol=1e-4) for n in (1, 40))
+        except (RuntimeError, AttributeError):  # the engine is listed, but not part of this build of torch
+            return False
 
 
 def check_kind(kind: str) -> None:
