@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
@@ -18,6 +17,7 @@ from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import arrange_texts
 from pretune.models.open_model import ModelHandle, OpenModel
 from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.notebook import as_html
 from pretune.training.run_folder import Run
 from pretune.verbs.inference.ask import ask
 from pretune.verbs.inference.embed import embed
@@ -163,8 +163,7 @@ class LoadedModel(ModelHandle):
 
     def _repr_html_(self) -> str:
         """Return the name and the main properties of the model as HTML, for notebooks."""
-        rows = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._facts().items())
-        return f"<table><caption>{escape(self.reference)}</caption><tbody>{rows}</tbody></table>"
+        return as_html([{"": name, "value": text} for name, text in self._facts().items()], self.reference)
 
     def _facts(self) -> dict[str, str]:
         """Return the main properties of the model as texts by name."""

@@ -100,7 +100,7 @@ def test_a_deleted_run_folder_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_command_line_reports_deleted_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def vanish(*_: object) -> None:
+    def vanish(*_: object, **__: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "runs/mine/metrics.jsonl")
 
     monkeypatch.setattr(cli, "make_app", lambda: vanish)
@@ -120,7 +120,7 @@ def test_the_command_line_reports_deleted_files(monkeypatch: pytest.MonkeyPatch)
     ],
 )  # fmt: skip
 def test_out_of_memory_is_reported_in_one_line(error: Exception, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(cli, "make_app", lambda: fail)
@@ -132,7 +132,7 @@ def test_out_of_memory_is_reported_in_one_line(error: Exception, place: str, mon
 
 
 def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(cli, "make_app", lambda: fail)

@@ -181,13 +181,13 @@ def remove_idle_casts(file: Path) -> None:
     values = [*graph.input, *graph.value_info]
     kinds = {value.name: value.type.tensor_type.elem_type for value in values}
     kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    outputs = {value.name for value in graph.output}
+    fixed = {value.name for value in graph.output} | set(_names_in_branches(graph))
     source: dict[str, str] = {}  # result of an idle cast → its input
     kept = []
     for node in model.graph.node:  # in topological order
         for place, name in enumerate(node.input):
             node.input[place] = source.get(name, name)
-        idle = node.op_type == "Cast" and node.output[0] not in outputs
+        idle = node.op_type == "Cast" and node.output[0] not in fixed
         if idle and kinds.get(node.input[0]) == node.attribute[0].i:
             source[node.output[0]] = node.input[0]
         else:
@@ -196,6 +196,14 @@ def remove_idle_casts(file: Path) -> None:
         del model.graph.node[:]
         model.graph.node.extend(kept)
         onnx.save(model, file)
+
+
+def _names_in_branches(graph: Any) -> Iterator[str]:
+    """Yield the names of inputs of nodes in the branches of an ONNX graph, such as those of `If`."""
+    for node in graph.node:
+        for branch in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            yield from (name for inner in branch.node for name in inner.input)
+            yield from _names_in_branches(branch)
 
 
 def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:

@@ -150,8 +150,8 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
     together = getattr(backbone, "sharded_together", False)
     if together and not SHARDS_REVERSIBLE:
         raise PretuneError(
-            f"reversible models are not trained with FSDP by torch {torch.__version__}, which loses their gradients; "
-            "use --parallel ddp, or torch 2.13"
+            f"torch {torch.__version__} loses the gradients of reversible models with FSDP; install torch 2.13 or newer"
+            f"{if_option('parallel', ', or train with --parallel ddp')}"
         )
     groups = () if together else backbone.groups()
     # Tied heads read the embedding: it stays with the root, gathered during the whole forward pass.
