@@ -136,7 +136,7 @@ class KVCache:
 
 
 def _select(cache: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
-    """Return the sequences at the indices `chosen` of `cache`, (sequences, slots, …); in place if as many as before."""
+    """Return the sequences at the indices `chosen` of `cache`, (sequences, slots, …), copied in place if possible."""
     if len(chosen) != len(slots.used):
         return cache[torch.from_numpy(chosen).to(cache.device)]
     moved = np.flatnonzero(chosen != np.arange(len(chosen)))

@@ -230,7 +230,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build attention; `score` modifies logits (None: `context.score_mod` does), `content_bias` adds a bias to q."""
+        """Build self-attention; `score` modifies logits (None: as in `context`), `content_bias` adds a bias to q."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score

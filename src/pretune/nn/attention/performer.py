@@ -89,7 +89,7 @@ def orthogonal_features(count: int, width: int) -> Tensor:
 
 
 def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
-    """Return the maximum of x in each token's sequence, over all its tokens and features: (n, heads, 1)."""
+    """Return, for each token, the maximum of x over features and tokens of its sequence in `side`: (n, heads, 1)."""
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
     found = rows.new_full((side.offsets.shape[0] - 1, rows.shape[1]), -torch.inf)

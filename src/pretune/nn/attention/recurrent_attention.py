@@ -85,7 +85,7 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return attention weights (b, q, k) of queries at `positions` (b, q); `real` (b, k) is False for padding keys."""
+        """Return the weights (b, q, k) of queries at `positions` (b, q); `real` (b, k) is False for padding keys."""
         logits = self.compare(queries, prepared).float()
         visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)
@@ -117,7 +117,7 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Sample one key per query from the weights `share`, (b, q, k), and return one-hot weights; `number` is a seed."""
+        """Return one-hot weights: a key per query, sampled by the weights `share`, (b, q, k), with the seed `number`."""
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

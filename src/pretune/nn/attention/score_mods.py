@@ -113,7 +113,7 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return a function that adds to logits q · `keys` and k · `queries`, which are projected position embeddings."""
+        """Return a function that adds q · `keys` and k · `queries`, projected position embeddings, to the logits."""
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near

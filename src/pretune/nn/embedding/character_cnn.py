@@ -78,7 +78,7 @@ class CharacterEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the table of character vectors, which takes the place of a table of token vectors."""
+        """Return the embedding table of characters, as there is no embedding table of tokens."""
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
