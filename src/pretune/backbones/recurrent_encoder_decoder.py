@@ -196,7 +196,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Decode from state `begin` (None: that in `cache`); return outputs of layers in `keep`, attention weights."""
+        """Decode from state `begin` (None: from `cache`); return outputs of layers in `keep`, and attention weights."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -240,7 +240,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_first(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run the decoder on x, attending before each step (Bahdanau); return outputs, final states, contexts, weights."""
+        """Run the decoder on x, attending before each step (Bahdanau); return outputs, states, contexts and weights."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.sequence]

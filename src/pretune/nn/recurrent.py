@@ -95,7 +95,7 @@ class TimeMajorRows:
         return permute_rows(x, self.inverse, self.order)
 
     def initial_state(self, state: CellState) -> CellState:
-        """Return initial states of rows (sequences or documents), given those of sequences; new documents start at 0."""
+        """Return initial states of rows (sequences or documents), given those of sequences; later documents get 0."""
         return tuple(part[self.sequence] * self.continues_state[:, None].to(part.dtype) for part in state)
 
     def final_state(self, state: CellState, sequences: int) -> CellState:

@@ -117,7 +117,7 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Return one-hot weights: a key per query, sampled by the weights `share`, (b, q, k), with the seed `number`."""
+        """Return one-hot weights of one key per query, sampled by the weights `share`, (b, q, k), and seed `number`."""
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

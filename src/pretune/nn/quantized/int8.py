@@ -111,7 +111,7 @@ class Int8Linear(QuantizedLinear):
 
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
-    """Multiply x, quantized to int8 by its range of values, with packed int8 weights: (n, inputs) → (n, outputs)."""
+    """Multiply x, quantized to 8 bits by its own range, with packed int8 weights: (n, inputs) → (n, outputs)."""
     return torch.ops.quantized.linear_dynamic(x, packed)
 
 

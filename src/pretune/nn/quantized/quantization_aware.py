@@ -104,7 +104,7 @@ def add_fake_quantization(module: nn.Module) -> None:
 
 
 def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
-    """Remove fake quantization but keep the rounded weights; return the learned input ranges of linear layers by path."""
+    """Remove fake quantization but keep rounded weights; return the learned input ranges of linear layers by path."""
     ranges = {path: linear.input_quantizer for path, linear in named_linears(module)}
     for child, name, _ in _parts(module):
         if parametrize.is_parametrized(child, name):
