@@ -74,7 +74,7 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
     def both_directions(
         self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
-        """Run the forward stack on `ahead`, the backward stack on `back`; return top hidden states and end states."""
+        """Run the forward stack on the batch `ahead`, the backward one on `back`; return outputs and final states."""
         turn = reverse_index(back)
         first = self.ahead(ahead, state=None if state is None else state.ahead)
         second = self.back(reversed_packed(back, turn), state=None if state is None else state.back)

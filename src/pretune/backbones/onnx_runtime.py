@@ -44,7 +44,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     """A backbone whose hidden states are computed by an exported ONNX graph."""
 
     def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
-        """Load an ONNX graph; `blueprint` is its network on torch's meta device, from which heads read their sizes."""
+        """Load an ONNX graph; `blueprint` is the same network in torch, without weights, to look up layer sizes."""
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}

@@ -67,7 +67,7 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return this shape with only the layers `kept` of `depth` left; `shared` tells whether they share weights."""
+        """Return this shape with only the layers `kept` of `depth` layers, which share weights if `shared` is true."""
         before, stack = self.layers or tuple(range(depth)), "layers."
 
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:

@@ -32,7 +32,7 @@ class RecurrentBackbone(LayeredBackbone):
         pooler: Callable[[], nn.Module] = nn.Identity,
         backward: bool = False,
     ) -> None:
-        """Assemble a recurrent backbone; with `backward`, it reads texts from the end; `window` truncates BPTT."""
+        """Assemble a recurrent backbone; `backward` makes it read from the end; BPTT is truncated to `window` steps."""
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)

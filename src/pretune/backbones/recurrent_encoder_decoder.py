@@ -196,7 +196,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Decode from state `begin` or that in `cache`; return outputs of layers in `keep`, and attention weights."""
+        """Decode from state `begin` (None: from `cache`); return outputs of layers in `keep`, and attention weights."""
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -226,7 +226,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_last(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run the decoder on x, then attend (Luong); return layer outputs, end states, contexts, attention weights."""
+        """Run the decoder on x, then attend (Luong); return layer outputs, final states, contexts and weights."""
         outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
             x, state = layer(x, rows, before, None)
@@ -240,7 +240,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_first(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run the decoder on x, attending before each time step (Bahdanau); return the same as `_attend_last`."""
+        """Run the decoder on x, attending before each step (Bahdanau); return outputs, states, contexts and weights."""
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.sequence]

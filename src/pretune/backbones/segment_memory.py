@@ -41,7 +41,7 @@ class SegmentMemory:
 
 
 class MemoryContext:
-    """The use of a segment memory in one forward pass: keys are the remembered tokens, then those of the sequence."""
+    """The attention keys of one forward pass with a segment memory: remembered tokens, then those of the sequence."""
 
     def __init__(self, packed: Packed, layout: AttentionLayout, memory: SegmentMemory | None, slots: int) -> None:
         queries, self.slots = layout.queries, slots

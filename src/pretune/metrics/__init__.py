@@ -44,6 +44,6 @@ def bootstrap_scores(
 
 
 def majority_score(task: Any, train: Any, test: Any) -> float:
-    """Return the primary metric of the majority-class baseline of `train` on `test`; 0 if the task has no baseline."""
+    """Return the primary metric on `test` of the most frequent answer in `train`; 0 if a task has no such baseline."""
     baseline = task.majority_answers(train, test)
     return 0.0 if baseline is None else score(task, baseline[1], test)[task.primary_metric]

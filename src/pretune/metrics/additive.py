@@ -23,7 +23,7 @@ class AdditiveMetrics:
     from_sums: Callable[[Array], dict[str, float]]
 
     def compute(self, units: Any = slice(None)) -> dict[str, float]:
-        """Return the metrics over all units (usually examples), or over those at the given indices (bootstrap)."""
+        """Return the metrics over the units (usually examples) at the indices `units`, by default over all units."""
         return {name: float(value) for name, value in self.from_sums(self.values[units].sum(0)).items()}
 
 

@@ -32,7 +32,7 @@ def classification_metrics(
 
 
 def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Array:
-    """Return the confusion matrix; rows are expected, columns predicted labels, in the order of `labels`, then others.
+    """Return the confusion matrix; rows are expected, columns predicted labels: first those in `labels`, then others.
 
     >>> confusion(["a", "b"], ["a", "a"], ["a", "b"]).tolist()
     [[1, 0], [1, 0]]

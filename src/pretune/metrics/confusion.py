@@ -56,7 +56,7 @@ def macro_f1(counts: Array, labels: list[str]) -> float:
 
 
 def f1_of(counts: Array, positive: Array) -> float:
-    """Return the F1 of the classes in the mask `positive` against the others; 0 if none is in the confusion matrix."""
+    """Return the F1 of the classes in the mask `positive` against the others; 0 if none is expected or predicted."""
     both = counts[positive].sum() + counts[:, positive].sum()
     return float(2 * counts[positive][:, positive].sum() / both) if both else 0.0
 

@@ -32,7 +32,7 @@ def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
 def by_phenomenon(
     categories: Sequence[Categories], expected: Sequence[str], predicted: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return accuracy and Matthews correlation per linguistic category and phenomenon, which `categories` lists by row.
+    """Return accuracy and Matthews correlation per linguistic phenomenon; `categories` lists each example's.
 
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'

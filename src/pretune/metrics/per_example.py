@@ -116,7 +116,7 @@ def score_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[S
 
 
 def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score text pairs by 1 - |error| of standardized similarity or, if unlabeled, by reciprocal rank in retrieval."""
+    """Score labeled text pairs by 1 - |error of standardized similarity|, others by reciprocal rank in retrieval."""
     if examples.labels is None:
         return [ScoredAnswer(row, "place 1", f"place {a['place']}", 1 / a["place"]) for row, a in enumerate(answers)]
     expected, predicted = np.array(examples.labels), np.array([answer["similarity"] for answer in answers])

@@ -38,14 +38,14 @@ def answer_f1(expected: str, predicted: str) -> float:
 
 
 def exact_match_and_f1(expected: Sequence[str], predicted: str) -> tuple[float, float]:
-    """Return exact match and word F1, each the best over all expected answers; without any, "" is correct."""
+    """Return exact match and word F1, each the best over all expected answers; if there are none, "" is correct."""
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
     return exact, max(answer_f1(text, predicted) for text in golds)
 
 
 def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return exact match and F1: overall and, if some are unanswerable, by answerable and unanswerable questions.
+    """Return exact match and F1 over all questions and, if some are unanswerable, also over each of the two kinds.
 
     >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"]).compute()["exact_match"]
     0.5

@@ -31,7 +31,7 @@ def regression_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: A
 
 
 def similarity_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return correlations with the expected similarities or, if pairs are unlabeled, accuracy and MRR of retrieval."""
+    """Return the correlation metrics of labeled text pairs, or accuracy and MRR of retrieval for unlabeled pairs."""
     if examples.labels is not None:
         return correlations(examples.labels, [answer["similarity"] for answer in answers])
     ranks = np.array([answer["place"] for answer in answers])

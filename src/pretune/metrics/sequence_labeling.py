@@ -46,7 +46,7 @@ def entity_metrics(
 
 
 def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return accuracy and entity F1 of predicted tags on labeled sentences; in semantic roles, the tag V is ignored."""
+    """Return accuracy and entity F1 of predicted tags on labeled sentences; the tag V of semantic roles is ignored."""
     expected = [convert_tags(tags, task.written) for tags in examples.tags]
     without = ("V",) if task.predicate else ()
     plain = task.written == "plain"

@@ -65,7 +65,7 @@ class TransformerLayer(nn.Module):
         dropout: float = 0.0,
         **parts: nn.Module,
     ) -> Self:
-        """Build a Transformer layer from attention and feed-forward modules, each wrapped in `block` with a norm."""
+        """Build a layer of attention and feed-forward modules, each in a residual block (`block`) with a new norm."""
         return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:

@@ -38,7 +38,7 @@ class Dropout(nn.Module):
         return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.rate)
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
-        """Return dropout multipliers, 0 or 1 / (1 - rate): (rows, width of `like`); not for use in compiled code."""
+        """Return dropout multipliers, 0 or 1 / (1 - rate), for `rows` rows of the width of `like`; not compilable."""
         shape = rows, like.shape[1]
         if like.is_cuda:
             from pretune.nn.kernels.dropout_mask import fill_factors

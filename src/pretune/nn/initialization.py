@@ -18,7 +18,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class SkipInitialization(TorchFunctionMode):
-    """A context manager in which random initialization writes zeros, which is faster when a checkpoint follows.
+    """A context manager in which random initialization only writes zeros: faster if weights are loaded afterwards.
 
     >>> with SkipInitialization():
     ...     float(nn.Linear(8, 8).weight.abs().max())

@@ -42,7 +42,7 @@ class Linear(nn.Linear):
         sizes.matrices += self.weight.numel()
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights of the layer, each multiplied with every target; `tied` is ignored."""
+        """Return the number of weights that each target token is multiplied with, for FLOPs; `tied` is ignored."""
         return self.weight.numel()
 
 

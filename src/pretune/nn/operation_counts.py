@@ -20,7 +20,7 @@ class CountsOperations(Protocol):
     """The interface of layers that report the sizes from which their FLOPs are computed."""
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the sizes of this layer to `sizes`, from which the FLOPs of a model are computed, without submodules."""
+        """Add the sizes of this layer, without submodules, to `sizes`, from which the FLOPs of a model are computed."""
 
 
 @runtime_checkable
@@ -70,12 +70,12 @@ class OperationSizes:
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of all layers' relative position terms, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of the relative position terms of all layers, with `slots` memory tokens per sequence."""
         return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
 
 
 def weights_per_target(part: nn.Module, tied: int) -> int:
-    """Return how many weights of `part` of a head apply to each target token; a tied embedding has `tied` weights."""
+    """Return how many weights of a head's module `part` each target uses; a tied token embedding has `tied` weights."""
     if isinstance(part, CountsTargetWeights):
         return part.weights_per_target(tied)
     own = part.weight.numel() if isinstance(part, nn.Linear) else 0

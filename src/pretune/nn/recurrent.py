@@ -95,11 +95,11 @@ class TimeMajorRows:
         return permute_rows(x, self.inverse, self.order)
 
     def initial_state(self, state: CellState) -> CellState:
-        """Return the initial recurrent state of each row, given that of each sequence; new documents start at 0."""
+        """Return initial states of rows (sequences or documents), given those of sequences; later documents get 0."""
         return tuple(part[self.sequence] * self.continues_state[:, None].to(part.dtype) for part in state)
 
     def final_state(self, state: CellState, sequences: int) -> CellState:
-        """Return the final recurrent state of each sequence, (sequences, width) each, given that of each row."""
+        """Return the final states of sequences, (sequences, width), given those of rows (sequences or documents)."""
         owner = self.sequence[self.last]
         return tuple(part.new_zeros(sequences, part.shape[1]).index_copy(0, owner, part[self.last]) for part in state)
 
@@ -225,7 +225,7 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the LSTM or GRU on x, padded by the mask `real`, for export; the final states are not meaningful."""
+        """Run the LSTM or GRU on padded x for export, with the mask `real` of tokens; final states are meaningless."""
         if self.clip is not None or self.weight_hr is not None:
             raise TypeError("clipped or projected states have no ONNX operator")
         inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
@@ -288,7 +288,7 @@ def run_by_steps(
     cell: CellKind = "lstm",
     clip: tuple[float, float] | None = None,
 ) -> tuple[Tensor, CellState]:
-    """Run an LSTM or GRU step by step; `sizes` are the rows per time step, `clip` bounds cell and projected states."""
+    """Run an LSTM or GRU step by step; time step t has `sizes[t]` rows, and `clip` bounds cell and projected states."""
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
     outs: list[Tensor] = []

@@ -121,7 +121,7 @@ class _Stack(torch.autograd.Function):
 def _back(
     branch: ReversibleBranch, x: Tensor, context: AttentionContext, kind: torch.dtype, gradient: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-    """Recompute the output of a reversible branch; return it and the gradients of its input and parameters."""
+    """Recompute the output of a reversible branch; return it and, given its `gradient`, those of x and parameters."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         added = branch.in_dtype(x, context, kind)

@@ -81,7 +81,7 @@ class PrunableUnits(Prunable):
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep only some outputs of a linear layer: groups of `width` rows at indices `kept`, in each stacked matrix."""
+    """Keep only some outputs of a linear layer: groups of `width` rows at indices `kept`, of each stacked matrix."""
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)

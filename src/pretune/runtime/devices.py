@@ -28,7 +28,7 @@ DEVICES = ("cpu", "cuda")  # kinds of devices that commands run on
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """Return the named device, by default the first GPU, or the CPU if there is none.
+    """Return the torch device called `name`; without a name, the first GPU, or the CPU if there is no GPU.
 
     >>> choose_device("cpu").type
     'cpu'
@@ -46,7 +46,7 @@ def choose_device(name: str | None = None) -> torch.device:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Use deterministic algorithms in the `with` block if `wanted`, for bitwise reproducible results on a machine.
+    """Use deterministic algorithms in the `with` block if `wanted`, for bitwise reproducible results on one machine.
 
     >>> with deterministic(True):
     ...     torch.are_deterministic_algorithms_enabled()

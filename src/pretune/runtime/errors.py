@@ -67,7 +67,7 @@ def command_options(options: Iterable[str]) -> Iterator[None]:
 
 
 def if_option(option: str, advice: str) -> str:
-    """Return `advice` about an option, or "" if the running command lacks it; calls from Python get all advice.
+    """Return `advice` about an option, or "" if a command without this option is running; Python calls get all advice.
 
     >>> with command_options(["steps"]):
     ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")

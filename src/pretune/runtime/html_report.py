@@ -63,7 +63,7 @@ def command_block(*lines: str) -> str:
 
 
 def render_table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
-    """Return an HTML table of rows with equal keys; the row with index `best` is highlighted."""
+    """Return an HTML table of rows, dictionaries with equal keys; the row with index `best` is highlighted."""
     names = list(rows[0]) if rows else []
     numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
 
@@ -89,7 +89,7 @@ def _scrollable(content: str) -> str:
 
 
 def render_chart(lines: Sequence[ChartLine], *, x_label: str, y_label: str) -> str:
-    """Return a line chart as an SVG image."""
+    """Return a chart of several lines, with axis labels, as an SVG image."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 3.4), layout="constrained")

@@ -17,13 +17,13 @@ MAX_CELL = 120  # characters of a cell
 
 
 def as_dataframe(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Return rows as a pandas data frame; raise an error if pandas is not installed."""
+    """Return rows (mappings by column name) as a pandas data frame; raise an error if pandas is not installed."""
     frame: DataFrame = import_optional("pandas", "to_pandas()").DataFrame(list(map(dict, rows)))
     return frame
 
 
 def as_html(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
-    """Return rows as a plain HTML table; long tables and long cells are shortened.
+    """Return rows (mappings by column name) as an HTML table; long tables and long cells are shortened.
 
     >>> as_html([{"a": "<b>"}])
     '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'

@@ -36,7 +36,7 @@ def log_info(line: str) -> None:
 
 
 def stream_text(pieces: Generator[str, None, Result]) -> Result:
-    """Print pieces of text on stderr as a generator yields them, unless silent, and return the generator's result."""
+    """Print the texts that a generator yields to stderr, unless progress output is off; return its return value."""
     off = os.environ.get(PROGRESS) == "none"
     while True:
         try:

@@ -77,7 +77,7 @@ class EpochRandom:
     order_epoch: int | None = None  # seeds the order of the data if it differs from `epoch`, whose samples are repeated
 
     def repeat(self, copies: int) -> EpochRandom:
-        """Return a copy that gives equal random numbers every `copies` epochs (0: never), except for the data order."""
+        """Return random numbers that repeat every `copies` epochs (0: never), except for those of the data order."""
         return replace(self, epoch=self.epoch % copies, order_epoch=self.epoch) if copies else self
 
     def random_bits(self, purpose: str, *coordinates: Coordinate) -> Array:

@@ -138,7 +138,7 @@ class InMemoryTable(LoadedObject):
 
 @cache
 def table_parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a command's parameters that take tables in memory, by their type hints."""
+    """Return the names of the parameters of a command's function whose type hints allow tables in memory."""
     return tuple(name for name, hint in parameter_types(verb).items() if _takes_tables(hint))
 
 

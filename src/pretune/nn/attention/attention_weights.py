@@ -57,9 +57,9 @@ def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
 
 @contextmanager
 def recorded_attention_weights(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Record the attention weights of each self-attention layer that runs in the `with` block.
+    """Yield a list to which each self-attention layer that runs in the `with` block adds its attention weights.
 
-    The list has one tensor (sequences, heads, L, L) per layer, in the order in which the layers run.
+    There is one tensor (sequences, heads, L, L) per layer, in the order in which the layers run.
     """
     found: list[Tensor] = []
 

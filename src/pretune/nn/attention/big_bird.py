@@ -36,7 +36,7 @@ class BlockSparseAttention(ResidualBranch):
     def __init__(
         self, width: int, heads: int, *, size: int, random: int, blocks: int, layer: int, dropout: float = 0.0
     ) -> None:
-        """Build a BigBird layer for up to `blocks` blocks per sequence; its number `layer` seeds the random blocks."""
+        """Build layer number `layer` (seed of its random blocks) of BigBird, for sequences of up to `blocks` blocks."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
@@ -99,7 +99,7 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 
 
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
-    """Return BigBird's attention pattern for blocks of `size` tokens; `numbers` are the result of `random_numbers`."""
+    """Return BigBird's attention pattern for blocks of `size` tokens; `numbers` determine the random blocks."""
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
 
@@ -122,7 +122,7 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     def in_some_row(
         head: Tensor, query_block: ValueInterval, key_block: ValueInterval, last_block: ValueInterval
     ) -> IntervalMask:
-        """Return whether a range of key blocks may contain a random block of any block in a range of query blocks."""
+        """Return whether any block in a range of query blocks may attend to a random block in a range of key blocks."""
         steps = torch.arange(BLOCK // size + 2, device=query_block.low.device)
         row = torch.minimum(query_block.low[..., None] + steps, query_block.high[..., None])  # (…, blocks of a tile)
         low, high, last_low = key_block.low[..., None], key_block.high[..., None], last_block.low[..., None]

@@ -39,7 +39,7 @@ class Chunks:
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return, for each chunk of all `rounds`, the indices of its `before` cyclic predecessors and its own."""
+        """Return, for each chunk of all rounds, the indices of the `before` chunks before it (cyclic) and its own."""
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
@@ -95,8 +95,8 @@ def attend_chunks(
 ) -> Tensor:
     """Compute attention in which a token attends to its own chunk and the `before` chunks before it: (n, heads, d).
 
-    Each row of `order`, (heads, rounds, n), is a permutation in which tokens are split into chunks of `size` (None: as
-    they are); the tokens of a sequence stay contiguous. The chunks of all rounds of a sequence form a ring, in which
+    Each row of `order`, (heads, rounds, n), permutes the tokens before they are split into chunks of `size` (None:
+    no permutation); those of a sequence stay contiguous. The chunks of all rounds of a sequence form a ring, in which
     the last one precedes the first. The outputs of the rounds are averaged, weighted by their total attention weight
     (the sum of the exponentials of the logits). With `self_last`, a token attends to itself only if it can attend to no
     other token.

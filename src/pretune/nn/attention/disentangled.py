@@ -104,7 +104,7 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """Build a DeBERTa attention layer; `score` adds position terms, whose embeddings have `distance_dropout`."""
+        """Build a DeBERTa attention layer; `distance_dropout` is the dropout rate of relative position embeddings."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
@@ -120,14 +120,14 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
         return self.output(mixed.flatten(1))
 
     def project_all(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, ScoreMod]:
-        """Return queries, keys and values of hidden states, (n, heads, d) each, and the score modification."""
+        """Return queries, keys and values, (n, heads, d) each, and the function that adds position terms to logits."""
         assert context.distances is not None
         q, k, v = self.project(x)
         vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
         return q, k, v, self.score(q, k, *self.project.positions(vectors), context.layout)
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs:
-        """Return what the logits of hidden states x, (n, width), are computed from."""
+        """Return the queries, keys, pattern and position terms that give the attention logits of hidden states x."""
         q, k, _, score_mod = self.project_all(x, context)
         pattern, scale = effective_pattern(full, context.pattern), disentangled_scale(self.head_width)
         return LogitInputs(q, k, pattern, score_mod, scale)
@@ -138,6 +138,6 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
         sizes.relative.append(self.position_operations)
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of DeBERTa's position terms for sequences of these lengths; `slots` is ignored."""
+        """Return the FLOPs of DeBERTa's position terms for sequences of the given lengths; `slots` is ignored."""
         distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

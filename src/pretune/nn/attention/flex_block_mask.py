@@ -54,7 +54,7 @@ def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return masks of block pairs, (heads, query blocks, key blocks): where any token may attend, and where all may."""
+    """Return two masks (heads, query blocks, key blocks): where some query may attend to some key, and all to all."""
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
     # The sequences that two blocks have in common, usually one: any others lie entirely within one of the blocks.
     first = torch.maximum(queries.first[:, None], keys.first)
@@ -85,10 +85,10 @@ class _Blocks:
 
 
 class _Ranges:
-    """The smallest and largest value of a per-token feature in each of `blocks`, for each pair of query and key block.
+    """The ranges of per-token features in blocks of queries (or of keys), for each pair of a query and a key block.
 
-    Only tokens of the sequence that both blocks share count. `others`, (query blocks, key blocks), is True where it is
-    not the first sequence of the block in `blocks`; `dim` is the dimension of `others` for the other side's blocks.
+    A range covers only the tokens of the sequence that both blocks share. `others`, (query blocks, key blocks), is True
+    where this is not the first sequence of the block in `blocks`; `dim` is 1 for query blocks and 0 for key blocks.
     """
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:

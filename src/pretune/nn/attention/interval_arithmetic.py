@@ -91,7 +91,7 @@ def _ends(value: Any) -> tuple[Any, Any]:
 
 
 def lookup(table: Tensor, row: Any, column: Any) -> Any:
-    """Return whether table[row, column] is nonzero or, for intervals of indices, whether some and all entries are."""
+    """Return whether table[row, column] is nonzero; for intervals of indices, whether some and whether all are."""
     if not isinstance(row, ValueInterval):
         return table[row, column] != 0
     # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.

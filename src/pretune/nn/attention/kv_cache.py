@@ -90,21 +90,21 @@ class KVCache:
         return self.target_slots.used
 
     def layout(self, packed: Packed) -> AttentionLayout:
-        """Begin a forward pass on new tokens; return the attention layout from them to all cached tokens."""
+        """Begin a forward pass on new tokens; return the layout of attention from these to all cached tokens."""
         queries = token_layout(packed)
         self.target_slots.fill(queries)
         self.next_layer = 0
         return AttentionLayout(queries, self.target_slots.as_keys())
 
     def source_layout(self, packed: Packed, source: Packed) -> AttentionLayout:
-        """Return the cross-attention layout from new tokens, `packed`, to cached encoder tokens, `source`."""
+        """Return the layout of cross-attention from the new tokens `packed` to the cached encoder tokens `source`."""
         if self.source is None:
             self.source = CacheSlots(source.offsets.shape[0] - 1, source.max_length)
             self.source.fill(token_layout(source))
         return AttentionLayout(token_layout(packed), self.source.as_keys())
 
     def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
-        """Append keys and values of new tokens, (n, heads, d), to the current layer's cache; return all cached ones."""
+        """Append keys and values of new tokens, (n, heads, d), to the current layer's cache; return all that it has."""
         return self._write(self.target_slots, (keys, values))
 
     def source_keys_values(self, make: Callable[[], KeysValues]) -> KeysValues:
@@ -136,7 +136,7 @@ class KVCache:
 
 
 def _select(cache: Tensor, chosen: Array, slots: CacheSlots) -> Tensor:
-    """Return the chosen sequences of `cache`, (sequences, slots, …), in place if their number stays the same."""
+    """Return the sequences at the indices `chosen` of `cache`, (sequences, slots, …), copied in place if possible."""
     if len(chosen) != len(slots.used):
         return cache[torch.from_numpy(chosen).to(cache.device)]
     moved = np.flatnonzero(chosen != np.arange(len(chosen)))

@@ -73,7 +73,7 @@ class LSHAttention(ResidualBranch):
 
     @torch.no_grad()
     def order(self, vectors: Tensor, context: AttentionContext) -> Tensor:
-        """Return token indices sorted by hash bucket, (heads, rounds, n), cached for a later recomputation."""
+        """Return token indices sorted by hash bucket, (heads, rounds, n), which the backward pass uses again."""
         name = ("order", context.depth)
         if name not in context.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)

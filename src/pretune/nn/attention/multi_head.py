@@ -56,7 +56,7 @@ class ShowsLogits(ABC):
 
     @abstractmethod
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
-        """Return what the logits of hidden states x, (n, width), are computed from; None if there are no logits."""
+        """Return the queries, keys, pattern and so on that give the logits of hidden states x; None without logits."""
 
 
 class AttentionFunction(Protocol):
@@ -129,7 +129,7 @@ class SelfAttention(PrunableHeads, ShowsLogits):
         return self.normalize_and_rotate(qkv, context.layout)
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
-        """Return what the logits are computed from, or None if another function replaces softmax attention."""
+        """Return queries, keys and pattern, which give the logits, or None if softmax attention is replaced."""
         q, k, _ = self.project(x, context).unbind(1)
         return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern)) if self.attend is None else None
 
@@ -195,7 +195,7 @@ class GlobalAttention(ResidualBranch, ShowsLogits):
         return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
-        """Return what the logits are computed from, or None if there are global tokens, which have other projections."""
+        """Return queries, keys and pattern, which give the logits; None with global tokens, whose logits differ."""
         if "global" in context.layout.queries.columns:
             return None
         q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).unbind(1)
@@ -230,7 +230,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build self-attention; `score` modifies logits (None: `context.score_mod`), `content_bias` adds a q bias."""
+        """Build self-attention; `score` modifies logits (None: as in `context`), `content_bias` adds a bias to q."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -262,7 +262,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         return q, k, v, score_mod
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs:
-        """Return what the logits of hidden states x, (n, width), are computed from."""
+        """Return the queries, keys, pattern and score modification that give the logits of hidden states x."""
         q, k, _, score_mod = self.project(x, context)
         return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern), score_mod, self.scale)
 

@@ -27,7 +27,7 @@ class RandomFeatureAttention(nn.Module):
     features: Tensor
 
     def __init__(self, head_width: int, features: int, size: int = SIZE) -> None:
-        """Draw `features` random features for Performer attention, shared by all heads; a chunk has `size` tokens."""
+        """Draw `features` random features, shared by all heads; attention is computed in chunks of `size` tokens."""
         super().__init__()
         self.size = size
         self.register_buffer("features", orthogonal_features(features, head_width))
@@ -58,7 +58,7 @@ class RandomFeatureAttention(nn.Module):
         return (mixed[..., :-1] / mixed[..., -1:].clamp(min=SMALLEST)).to(v.dtype)
 
     def exponents(self, x: Tensor, root: float) -> Tensor:
-        """Return log random features of queries or keys x, scaled by `root`: (n, heads, d) → (n, heads, features)."""
+        """Return the log random features of `root` · x, for queries or keys x: (n, heads, d) → (n, heads, features)."""
         x = x.float() * root
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 
@@ -89,7 +89,7 @@ def orthogonal_features(count: int, width: int) -> Tensor:
 
 
 def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
-    """Return the maximum over features and each token's sequence in `side`: (n, heads, features) → (n, heads, 1)."""
+    """Return, for each token, the maximum of x over features and tokens of its sequence in `side`: (n, heads, 1)."""
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
     found = rows.new_full((side.offsets.shape[0] - 1, rows.shape[1]), -torch.inf)

@@ -158,10 +158,10 @@ def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
 
 
 def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[TokenLayout, Tensor]:
-    """Insert `slots` memory tokens before each sequence of the keys `side`; return the new keys and their source index.
+    """Insert `slots` memory tokens before each sequence of the keys `side`; return the new keys and their indices.
 
     The last `used[i]` slots of sequence i are filled; `columns` are the per-token features of all slots, (s · slots,)
-    each. The index, (s · slots + n,), refers to all slots followed by all tokens.
+    each. The indices, (s · slots + n,), refer to a concatenation of all slots and all old keys.
     """
     sequences = side.offsets.shape[0] - 1
     device = side.offsets.device

@@ -40,7 +40,7 @@ class RecurrentAttention(nn.Module):
         inner: int = 0,
         window: int = 10,
     ) -> None:
-        """Build attention for queries and keys of these widths; `inner` is the hidden width of additive attention."""
+        """Build attention, given the widths of queries and keys; `inner` is the hidden width of additive attention."""
         super().__init__()
         if score in ("dot", "scaled", "cosine") and queries != keys:
             raise PretuneError(
@@ -85,7 +85,7 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return attention weights (b, q, k) of queries at `positions` (b, q); `real` (b, k) is False for padding."""
+        """Return the weights (b, q, k) of queries at `positions` (b, q); `real` (b, k) is False for padding keys."""
         logits = self.compare(queries, prepared).float()
         visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)
@@ -117,7 +117,7 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Sample one key per query (argmax in evaluation) by the weights `share`, (b, q, k); return one-hot weights."""
+        """Return one-hot weights of one key per query, sampled by the weights `share`, (b, q, k), and seed `number`."""
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

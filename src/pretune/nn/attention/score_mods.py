@@ -47,7 +47,7 @@ class TransformerXLScore(nn.Module):
         return min(longest, self.max_distance or longest)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds the position and segment terms, scaled as q·k is."""
+        """Return the function that adds the position and segment terms, on the scale of q · k, to attention logits."""
         # Distances from +furthest (row 0) to −furthest.
         furthest = self.reach(layout.keys.max_length)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
@@ -113,7 +113,7 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds q · `keys` and k · `queries` of relative position embeddings."""
+        """Return a function that adds q · `keys` and k · `queries`, projected position embeddings, to the logits."""
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near

@@ -20,14 +20,14 @@ from pretune.packed import Packed
 
 
 class AdaptiveEmbeddings(nn.Module):
-    """Adaptive token embeddings: vectors of width `vectors`, and `shrink` times narrower in each rarer cluster."""
+    """Adaptive token embeddings, whose vectors are `shrink` times narrower in each cluster of rarer tokens."""
 
     positions: None = None
 
     def __init__(
         self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
     ) -> None:
-        """Build the embedding table; `cutoffs` are the ids of the first tokens of the second and later clusters."""
+        """Build tables; `vectors` is the width of the first cluster, `cutoffs` are the first ids of the others."""
         super().__init__()
         self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
         widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
@@ -63,7 +63,7 @@ class AdaptiveHead(nn.Module):
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Build an adaptive softmax head on `embed`; its own weights have the standard deviation `deviation`."""
+        """Build a head on the embedding `embed`; its own weights are drawn with the standard deviation `deviation`."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1

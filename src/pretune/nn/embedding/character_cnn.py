@@ -61,7 +61,7 @@ class CharacterEmbeddings(nn.Module):
     ) -> None:
         """Build a character CNN; `filters` are pairs of window size and number of filters.
 
-        `symbols` is the number of distinct characters, `vectors` their width, `letters` the number per word.
+        `symbols` is the number of distinct characters, `vectors` their embedding width, `letters` the number per word.
         """
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
@@ -78,7 +78,7 @@ class CharacterEmbeddings(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the table of character vectors, which takes the place of a table of token vectors."""
+        """Return the embedding table of characters, as there is no embedding table of tokens."""
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
@@ -106,7 +106,7 @@ class CharacterEmbeddings(nn.Module):
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of one occurrence of each distinct row, (m,), and for each row the index into these, (n,).
+    """Return the indices of m distinct rows, and for each of the n rows the number, below m, of the equal distinct row.
 
     >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()

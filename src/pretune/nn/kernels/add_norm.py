@@ -81,7 +81,7 @@ def _backward(
 
 
 def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the launch settings of a Triton kernel for rows of `width`; `choices` maps widths to the best ones."""
+    """Return the launch settings of a Triton kernel for rows of `width`; `choices` maps widths to settings."""
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
@@ -116,7 +116,7 @@ def _(x, y, weight, bias, seed, salt, rate, eps):
 def add_norm_backward(
     slope: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, salt: int, rate: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x and y, (n, width), and of weight and bias, (2, width), given the output gradient."""
+    """Return the gradients of x and y, (n, width), and of weight and bias, (2, width), given the output's, `slope`."""
     n, width = total.shape
     grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)

@@ -23,7 +23,7 @@ BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 @triton.jit
 def _bounds(first_at, last_at, rows, n, left, right):
-    """Return the first and last key that each query in `rows` attends to, and the range of keys for all of them."""
+    """Return the start and end of the keys that each query in `rows` attends to, and the range of all these keys."""
     inside = rows < n
     first = tl.load(first_at + rows, mask=inside, other=1 << 30)
     last = tl.load(last_at + rows, mask=inside, other=0)
@@ -37,7 +37,7 @@ def _forward(
     qkv_at, out_at, level_at, first_at, last_at, n, scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Compute attention of `tile` queries of one head, reading `other` keys at a time; logits are base 2."""
+    """Compute attention of `tile` queries of one head, reading `other` keys at a time; softmax is by powers of 2."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = head * width + tl.arange(0, width)[None, :]
@@ -132,7 +132,7 @@ def _backward(
 def short_attention(
     qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute self-attention of tokens (n, 3, heads, d) in sequences from `first` (n,) to before `last` (n,).
+    """Compute self-attention of tokens (n, 3, heads, d), whose sequences begin at `first` (n,), end before `last` (n,).
 
     A token attends to at most `left` tokens before and `right` after it. Returns (n, heads, d) and, for the backward
     pass, the log-sum-exp of the logits, (heads, n).

@@ -29,7 +29,7 @@ def fits_int4(linear: Linear) -> bool:
 
 
 def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize a matrix to int4: bytes (rows, columns / 2), and factor and offset of each group, (rows, groups, 2).
+    """Return a matrix as int4: bytes (rows, columns / 2), and factors and offsets of column groups, (rows, groups, 2).
 
     >>> [tuple(x.shape) for x in to_int4(torch.randn(16, 64))]
     [(16, 32), (16, 2, 2)]

@@ -50,7 +50,7 @@ def choose_engine() -> str:
 
 @cache
 def multiplies_exactly(engine: str) -> bool:
-    """Return whether an int8 engine of torch computes exact products of the largest integers."""
+    """Return whether an int8 engine of torch multiplies even the largest integers exactly, without saturation."""
     with torch.device("cpu"):  # also while a model is built on the meta device
         weight = torch.full((32, 64), LARGEST_7_BIT, dtype=torch.int8)
         weight[1::2] *= -1
@@ -111,7 +111,7 @@ class Int8Linear(QuantizedLinear):
 
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
-    """Multiply x, quantized by its range, with packed int8 weights: (n, inputs) → (n, outputs)."""
+    """Multiply x, quantized to 8 bits by its own range, with packed int8 weights: (n, inputs) → (n, outputs)."""
     return torch.ops.quantized.linear_dynamic(x, packed)
 
 

@@ -104,7 +104,7 @@ def add_fake_quantization(module: nn.Module) -> None:
 
 
 def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
-    """Make the rounded weights permanent, and return the learned input range of each linear layer by its path."""
+    """Remove fake quantization but keep rounded weights; return the learned input ranges of linear layers by path."""
     ranges = {path: linear.input_quantizer for path, linear in named_linears(module)}
     for child, name, _ in _parts(module):
         if parametrize.is_parametrized(child, name):
