@@ -67,7 +67,7 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the KL divergence or configured MSE of each row of logits from teacher probabilities `taught`, (m,)."""
+        """Return, per row, the KL divergence (or MSE, if configured) of logits from teacher probabilities `taught`."""
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))
