@@ -110,7 +110,7 @@ def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index:
 def _choose(
     texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
 ) -> Array:
-    """Return indices of a random share `rate` of each text, except mask tokens `token`; at least `keep` are left out."""
+    """Return indices of a random share `rate` of each text, except mask tokens `token`; at least `keep` tokens stay."""
     free = texts.ids != token
     counts = segment_sum(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))
