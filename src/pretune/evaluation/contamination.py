@@ -78,7 +78,7 @@ class RoleNgrams:
     short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """Return a report row on a text field's contamination, given n-gram hashes of the corpus, by size (`hits`)."""
+        """Return a report row on how many texts have an n-gram in `hits` (n-gram size → hashes found in a corpus)."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))
@@ -98,7 +98,7 @@ class RoleNgrams:
 
 
 def ngram_overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> list[dict[str, Any]]:
-    """Return, per split and field (role), how many examples share an n-gram of `size` words with a token store."""
+    """Return, for each split and text field, how many examples share an n-gram of `size` words with a token store."""
     hashes = NgramHasher()
     asked = [made for rows in splits for role in ROLES if (made := _ask(rows, role, size, hashes)) is not None]
     wanted: dict[int, list[int]] = {}
@@ -153,7 +153,7 @@ def _chunks(store: Store, hashes: NgramHasher) -> Iterator[tuple[int, Array]]:
 
 
 def read_splits(suite: Any, data: Path, allow_incomplete: bool) -> list[SuiteRows]:
-    """Read the dev and test splits of the tasks of a benchmark suite whose files exist in the folder `data`."""
+    """Read all dev and test splits of a benchmark suite that have files in the folder `data`."""
     found = []
     for task in suite.tasks.values():
         for split in ("dev", "test"):

@@ -84,14 +84,14 @@ class InContextLearning:
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return the values of the prompt template's placeholders for each row: its fields and the task's values."""
+        """Return values for the placeholders of the prompt template, per row: its fields, and what the task adds."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
         return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, extra=more)
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that answers rows of a task in context; `folder` is named after the seed of the prompt."""
+        """Return a function that answers rows of a task in context; the name of `folder` is the seed for the prompt."""
         slots = self.fill_slots(rows.rows)
         predictor = self.predictor(int(folder.name), slots)
         self.prompt = predictor.prompt(slots)

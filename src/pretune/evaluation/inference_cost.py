@@ -18,7 +18,7 @@ STATUS = Path("/proc/self/statm")
 
 @dataclass
 class Cost:
-    """The cost of inference: seconds, and peak memory in bytes, None if unknown (on a CPU, of the whole process)."""
+    """The cost of inference: seconds, and peak memory in bytes (on a CPU, of the whole process; None if unknown)."""
 
     seconds: float = 0.0
     memory: int | None = None
@@ -26,7 +26,7 @@ class Cost:
 
 @contextmanager
 def measure_cost(device: torch.device) -> Iterator[Cost]:
-    """Measure the time and peak memory of the `with` block on a device; they are in the yielded Cost at its end."""
+    """Measure the time and peak memory of the `with` block on a device; the yielded Cost has them after the block."""
     cost = Cost()
     watch = _Resident() if device.type == "cpu" and STATUS.is_file() else None
     if device.type == "cuda":

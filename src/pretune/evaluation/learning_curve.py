@@ -94,7 +94,7 @@ def run_learning_curve(
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Fine-tune per (size, initialization) in `wanted` on the data `parts[size]`; return dev scores by seed."""
+    """Fine-tune on the data parts[size] for each (size, initialization) in `wanted`; return the seeds' dev scores."""
     seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:

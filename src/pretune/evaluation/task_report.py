@@ -37,7 +37,7 @@ CLASSES = 20  # in a confusion matrix, at most
 
 @dataclass
 class TaskReport:
-    """The contents of the HTML report of one task of a run."""
+    """The contents of the HTML report on a fine-tuned task: scores, baselines, charts, and wrong answers."""
 
     run: Run
     material: TaskData

@@ -49,7 +49,7 @@ HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 
 
 @dataclass(frozen=True)
 class DemoData:
-    """The texts for demonstrations of objectives, the user's and built-in ones, all tokenized with one tokenizer."""
+    """The user's text and the built-in texts on which objectives are demonstrated, all tokenized with one tokenizer."""
 
     tokenizer: Tokenizer
     text: Store
@@ -133,7 +133,7 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
-    """Corrupt a demo sequence of `material` with the summed objectives `joint`; return input and targets as text."""
+    """Apply the summed objectives `joint` to a demo text of `material`; return model input and targets as text."""
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
     joint = JointObjective(parts)

@@ -56,7 +56,7 @@ _TERM = re.compile(
 def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
     """Parse an objective expression such as `mlm(mask_rate=0.3)+nsp` and return the mixture of its objectives.
 
-    `tasks` has the options of tasks named as in `NAME: classify`; other keywords are options of all objectives.
+    `tasks` maps the NAME of a term such as `NAME: classify` to its options; other keywords are options of all terms.
 
     >>> str(parse_objective("mlm(mask_rate=0.3)+nsp"))
     'mlm+nsp'
@@ -87,7 +87,7 @@ def _split(text: str, mark: str) -> Iterable[str]:
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
     """Parse a term such as `0.5*mlm(mask_rate=0.3)`; return its weight and its objective.
 
-    `defaults` are options of all objectives, `tasks` those of named tasks, as in `NAME: classify`.
+    `defaults` are options of all terms; `tasks` maps the NAME of a term such as `NAME: classify` to its options.
     """
     match = _TERM.fullmatch(text)
     if match is None:

@@ -74,7 +74,7 @@ class JointObjective:
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide an epoch's data into sequences and batches: as one objective requires or, if none, as the first does."""
+        """Divide data into batches by the first objective that requires its own batches, else by the first of all."""
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 

@@ -122,7 +122,7 @@ class Export:
 
 
 def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Divide each sum of a loss term or log by its term's number of targets in `totals`, or by the sum `NAME/of`.
+    """Divide each sum by its loss term's number of targets in `totals` or, if `sums` has a key `NAME/of`, by that sum.
 
     >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -150,7 +150,7 @@ class Objective:
 
     @property
     def kind(self) -> str:
-        """Return the name under which the objective class is registered; `name` differs if the task was renamed."""
+        """Return the name under which the objective class is registered, even if the user has renamed the objective."""
         return self.name
 
     @property
@@ -207,19 +207,19 @@ class Objective:
 
 
 class TwoSided(Objective):
-    """Base class of encoder-decoder objectives, which read a source and generate a target; they implement `sides`."""
+    """Base class of encoder-decoder objectives (read a source, generate a target); subclasses implement `sides`."""
 
     two_sided: ClassVar[bool] = True
 
 
 class AddsTokens(Objective):
-    """Base class of objectives that insert tokens, such as a second copy of a text; they implement `max_packing`."""
+    """Base class of objectives that insert tokens, such as a copy of each text; subclasses implement `max_packing`."""
 
     adds_tokens: ClassVar[bool] = True
 
 
 class LearnsFromRows(Objective):
-    """Base class of objectives that learn from table rows or dialogues, not text; they implement `read_rows`."""
+    """Base class of objectives that learn from table rows or dialogues, not text; subclasses implement `read_rows`."""
 
     learns_from_rows: ClassVar[bool] = True
 

@@ -63,7 +63,7 @@ def segment_shuffle(lengths: Array, draws: EpochRandom, purpose: str, index: Arr
 
 
 def segment_sample(lengths: Array, counts: Array, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return a mask (n,) with `counts` (b,) random entries of each segment; `purpose` and `index` seed the draws."""
+    """Return a mask (n,) with counts[i] random entries of segment i; `purpose` and `index` seed the draws."""
     order = segment_shuffle(lengths, draws, purpose, index)
     picked = np.zeros(len(order), dtype=bool)
     picked[order[span_indices(segment_starts(lengths), counts)]] = True

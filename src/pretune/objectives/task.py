@@ -131,7 +131,7 @@ class Task(Objective):
         return table_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Read examples from a file; `columns` maps roles to column names; if `answered`, gold answers are required."""
+        """Read examples from a file; `columns` maps roles such as text to columns; `answered` requires gold answers."""
         raise NotImplementedError
 
     def fit(self, examples: Any) -> Self:
@@ -150,7 +150,7 @@ class Task(Objective):
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the examples as token sequences of at most `length` tokens.
 
-        `labels["example"]` numbers each sequence's example; sequences with the same `labels["group"]` share a batch.
+        Their label `example` is the number of the example; sequences with the same label `group` share a batch.
         """
         raise NotImplementedError
 
@@ -163,10 +163,10 @@ class Task(Objective):
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def begin(self, head: nn.Module) -> None:
-        """Undo `finish`, so that training can continue: take the fitted values out of a trained head again."""
+        """Undo `finish`, so that training can continue: take statistics of the training labels out of a head again."""
 
     def finish(self, head: nn.Module) -> Self:
-        """Fold fitted values, such as the mean of the labels, into a trained head; return the task without them."""
+        """Fold statistics of the training labels (such as the mean) into a head; return the task without them."""
         return self
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
@@ -176,7 +176,7 @@ class Task(Objective):
         return out
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
-        """Return one answer per example, given the outputs of the head for each sequence of `arrangement`, in order."""
+        """Return one answer per example, given the head's outputs for `arrangement`, the tokenized examples."""
         raise NotImplementedError
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
@@ -205,14 +205,14 @@ class Task(Objective):
         return {}
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the majority-class baseline, None if there is none: its description, and its answers to `judged`.
+        """Return a description of the majority-class baseline and its answers to examples `judged`; None if undefined.
 
         The answer to every example is the most frequent one among the training examples, `learned`.
         """
         return None
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return further trivial baselines, fitted to `learned`: their answers to examples `judged`, by description."""
+        """Return what other baselines, trained on the examples `learned`, predict for examples `judged`, by name."""
         return {}
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:

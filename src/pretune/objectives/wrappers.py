@@ -56,19 +56,19 @@ class WrappedTask(Task):
     task: Task
 
     def with_task(self, task: Task) -> Self:
-        """Return a copy of this wrapper that wraps `task` instead."""
+        """Return a copy of a task wrapper that wraps `task` instead of its present task."""
         return replace(self, task=task)  # type: ignore[type-var]
 
     def fit(self, examples: Any) -> Self:
-        """Return a copy of this wrapper around its task, fitted to training examples."""
+        """Fit the wrapped task to training examples, and return a copy of the wrapper with the fitted task."""
         return self.with_task(self.task.fit(examples))
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """Return a copy of this wrapper around its task, with the fields set that depend on the tokenizer."""
+        """Return a copy of the wrapper in which the wrapped task's fields that depend on the tokenizer are set."""
         return self.with_task(self.task.with_tokenizer(tokenizer))
 
     def finish(self, head: Any) -> Self:
-        """Fold fitted values into a trained head; return a copy of this wrapper around the task without them."""
+        """Fold statistics of the training labels into a head; return a copy of the wrapper with a task without them."""
         return self.with_task(self.task.finish(head))
 
 

@@ -91,7 +91,7 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
-        """Yield (place, row) for each row of line-aligned files; an unreadable row is an error object instead."""
+        """Yield (place such as "line 3", row) for each row of line-aligned files; unreadable rows are error objects."""
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
@@ -132,7 +132,7 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split of a benchmark task, as dictionaries from role (such as text) to value, with their places."""
+    """The rows of a split of a benchmark task: mappings from role (such as text) to value, with file and line."""
 
     task: SuiteTask
     split: str
@@ -202,7 +202,7 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks with files in `data`, including training files if `learned`, and why others are missing."""
+        """Return the tasks whose files (if `learned`, also for training) are in `data`, and why others are missing."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
@@ -339,7 +339,7 @@ def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: s
 
 
 def _inherited(name: Any, declarations: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a task's declaration with the keys that it inherits by `like`, except for files, splits and counts."""
+    """Return a task's declaration with keys inherited from the task under `like`, but not files, splits and counts."""
     if not isinstance(name, str) or name not in declarations:
         raise PretuneError(f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), declarations)}")
     if name in via:

@@ -21,7 +21,7 @@ Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
-    """Yield (place, row) for each row of files in the format `layout`; with `header`, tables name their columns."""
+    """Yield (place such as "line 3", row) of files in the format `layout`; with `header`, tables name their columns."""
     if layout == "lines":
         return _parallel_lines(paths)
     if len(paths) > 1:
@@ -62,7 +62,7 @@ def _table(path: Path, header: bool, tabs: bool) -> Rows:
 
 
 def _jsonl(path: Path) -> Rows:
-    """Yield (place, row) for each line of a file, which must be a JSON object."""
+    """Yield ("line N", row) for each line of a file; a line that is not a JSON object yields an error as its row."""
     for number, line in read_lines(path):
         if line.strip():
             yield f"line {number}", _parse_object(line)

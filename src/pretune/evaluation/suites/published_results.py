@@ -92,7 +92,7 @@ def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]
 
 
 def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
-    """Return a task's scores as the text of a table cell; `printed` scores are already in the scale of the suite."""
+    """Return a task's scores as the text of a table cell; with `printed`, they already are in the suite's scale."""
     if scores is None:
         return "-"
     show = _print if printed else _number

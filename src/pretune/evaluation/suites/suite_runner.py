@@ -262,7 +262,7 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Fine-tune on `task`, or prompt the model `writer`, with each seed; score the tasks `taught` with the result."""
+    """Fine-tune on `task`, or prompt the model `writer`, with each seed; evaluate the result on the tasks `taught`."""
     if all(_finished(request, name) for name in taught):
         log_info(f"{task.title}: all seeds are already finished")
         return
@@ -381,7 +381,7 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 def answer_with(
     method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """Predict the splits of each task in `wanted` with the model in `folder`, and return inference costs by task."""
+    """Answer all splits of the tasks `wanted` and save the answers in `folder`; return inference costs by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():

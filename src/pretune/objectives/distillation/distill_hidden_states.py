@@ -130,7 +130,7 @@ class DistillHidden(Objective):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set as targets the tokens whose states are compared: the first of each sequence for `hidden`, else all."""
+        """Set as targets the tokens whose states are compared: first tokens for the kind `hidden`, else all tokens."""
         for match in self.matches:
             places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
             sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
@@ -169,7 +169,7 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance, of kind `match.kind`, of student states `ours` from teacher states `theirs` at `at`."""
+        """Return the distance `match.kind` between student layers `ours` and teacher layers `theirs` at tokens `at`."""
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x

@@ -67,7 +67,7 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return the KL divergence or, if configured, MSE of logits from teacher probabilities `taught`, (m, classes)."""
+        """Return, per row, the KL divergence (or MSE, if configured) of logits from teacher probabilities `taught`."""
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))
@@ -78,7 +78,7 @@ class DistillLogits(WrappedTask):
         return F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1) * heat**2
 
     def table(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return labels, teacher probabilities, (rows, classes) each, and the teacher's loss weights, (rows,)."""
+        """Return labels and teacher probabilities, (rows, classes) each, and the loss weight of the latter, (rows,)."""
         if device not in self.tables:
             teaching = self.teaching
             rows, hard = len(teaching.shares), teaching.hard

@@ -40,9 +40,9 @@ class ReadsDocuments(Objective):
 
 
 def resample_languages(arrangement: Arrangement, data: Data, documents: Array, draws: EpochRandom) -> Arrangement:
-    """Resample the sequences of an epoch so that small languages are more frequent; add a column `language`.
+    """Resample the sequences of `arrangement` so that small languages are more frequent; label each with its language.
 
-    `documents` (m,) gives the document of each sequence. With one language, the arrangement is returned unchanged.
+    `documents` (m,) gives the document of each sequence. If there is only one language, nothing changes.
     """
     if not data.languages:
         return arrangement

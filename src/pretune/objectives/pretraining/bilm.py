@@ -29,8 +29,8 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class BiLM(Objective):
     """Bidirectional language modeling: a forward and a backward stack share one embedding and one softmax.
 
-    The loss is the mean over both directions. With `stateful`, documents are read as contiguous streams across batches,
-    by the backward stack from their end.
+    The loss is the mean over both directions. With `stateful`, each batch continues the documents of the previous one;
+    the backward stack then reads them from their end.
     """
 
     stateful: bool = False
@@ -59,7 +59,7 @@ class BiLM(Objective):
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """Set the next token in each reading direction as target; `sequences.second` is the text to read backward."""
+        """Set the token read next as each token's target, also in `sequences.second`, which is read backward."""
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]

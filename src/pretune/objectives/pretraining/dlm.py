@@ -133,7 +133,7 @@ def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
 
 
 def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bool:
-    """Return whether the turns `used` with the role `role` come from several dialogues and differ in their words."""
+    """Return whether the turns in `used` that have the role `role` include different texts and different dialogues."""
     turns = used[np.array(rows.roles)[used] == role]
     return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1
 

@@ -99,7 +99,7 @@ def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
 def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: MaskingUnits | None = None) -> Array:
     """Return the sorted indices (m,) of tokens to mask: about a share `rate` of each sequence, never special tokens.
 
-    Random units, or single tokens, are masked as long as they fit into round(rate · length) tokens, but at least 1.
+    Units (default: single tokens) are drawn at random as long as they fit into max(1, round(rate · length)) tokens.
     """
     if units is None:
         return choose_masked_tokens(sequences, rate, draws)
@@ -137,10 +137,10 @@ def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) 
 
 
 def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
-    """Shuffle the pieces to mask (tokens or words) of each sequence; return sort keys (k,), with positions as low bits.
+    """Return the maskable pieces (tokens or words) of each sequence in random order, encoded as integers (k,).
 
-    Pieces bounds[i] to bounds[i + 1] belong to sequence i and start at the tokens `first` (k,). Pieces with the same
-    value in `unit` (k,), such as the words of a span, stay adjacent.
+    The low 20 bits of an integer are the piece's position in its sequence. Pieces bounds[i] to bounds[i + 1] belong to
+    sequence i; `first` (k,) are their first tokens. Pieces with equal `unit` (k,), as in a span, stay adjacent.
     """
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
@@ -200,7 +200,7 @@ def mask_tokens(
 
 
 def check_positive_fractions(name: str, **shares: float | None) -> None:
-    """Raise an error if a keyword argument, an option of the objective `name`, is neither None nor in (0, 1]."""
+    """Raise an error if an option of the objective `name`, given as keyword argument, is neither None nor in (0, 1]."""
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
             given = value if isinstance(value, str) else format(value, "g")

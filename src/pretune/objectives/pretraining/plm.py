@@ -85,7 +85,7 @@ class PLM(TokenPrediction, AddsTokens):
         )
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        """Return each token's prediction rank, (n,): an even one that the `context` of a part shares, else a random odd one."""
+        """Return the prediction order as ranks (n,): `context` tokens share one in each part, others are random."""
         cuts = sequences.lengths[:, None] * np.arange(self.num_parts + 1) // self.num_parts
         sizes, number = np.diff(cuts).ravel(), np.arange(self.num_parts)
         rank = np.empty(len(context), dtype=np.int64)

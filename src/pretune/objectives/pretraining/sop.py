@@ -20,8 +20,8 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 class SOP(SequenceClassification):
     """Sentence order prediction: detect whether two adjacent texts are swapped, as a share `swap_rate` of the pairs is.
 
-    Single sentences have no label, nor have pairs that start inside a sentence, because only a first text can start
-    there. A share `short_seq_prob` of the documents is cut into shorter pairs.
+    Single sentences have no label, nor do pairs that start inside a sentence, because such a start would reveal which
+    text is the first. A share `short_seq_prob` of the documents is cut into shorter pairs.
     """
 
     swap_rate: float = 0.5

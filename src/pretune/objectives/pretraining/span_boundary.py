@@ -20,7 +20,7 @@ PLACE_WIDTH = 200
 
 
 class BoundaryHead(nn.Module):
-    """An output layer that predicts a masked token from the states on both sides of its span and its position in it."""
+    """An output layer that predicts a masked token from its position in a span and the states on both sides of it."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BoundaryHead(nn.Module):
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
     """Return which masked tokens `at` have a token on both sides of their span, and inputs (m, 3) to predict them from.
 
-    Inputs are the indices of the tokens beside the span, and the position in the span, which starts at `first`.
+    Inputs are the indices of the two tokens beside the span, and the position in it; `first` (m,) are span starts.
     """
     last = at[np.searchsorted(first, first, side="right") - 1]
     offsets, owner = sequences.offsets, sequences.owner[at]

@@ -98,7 +98,7 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Return the token ids at `places` of the joined text, inside documents `document`, and which are special."""
+        """Look up tokens by `places` in the joined text and `document`; return ids and a mask of special tokens."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text
@@ -111,7 +111,7 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return which tokens at `places` of the joined text, inside documents `document`, start words or are `special`."""
+        """Return a mask of tokens that are special or start words, given `places` in the joined text and `document`."""
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

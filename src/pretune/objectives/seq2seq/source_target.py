@@ -89,7 +89,7 @@ def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0)
 
 @dataclass
 class SourceTargetEpoch(PlannedEpoch):
-    """An epoch of source sequences with `per` target sequences each: those of source i start at target per · i."""
+    """An epoch of source sequences with `per` target sequences each; source i has the targets from per · i on."""
 
     target: Arrangement
     per: int = 1
@@ -201,9 +201,9 @@ def shift_targets(name: str, sequences: Sequences) -> Sequences:
 def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """Return the batch limits of source (`read`) and target (`written`), given as (most tokens, longest sequence).
+    """Return the batch limits `packing`, adapted to sources and to targets, with room for sequences of padding.
 
-    There are `per` target sequences for each source sequence; the limits include sequences of padding.
+    `read` (sources) and `written` (targets) are (most tokens, longest sequence); each source has `per` targets.
     """
     sizes = [(int(tokens), longest) for tokens, longest in (read, written)]
     spare = max(-(-tokens // longest) for tokens, longest in sizes)

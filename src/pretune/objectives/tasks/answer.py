@@ -80,7 +80,7 @@ class AnswerTask(Task):
         return question_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
-        """Read questions, passages and, if `answered`, answers; `columns` maps roles to column names."""
+        """Read questions, passages and, if `answered`, answers; `columns` maps roles such as question to columns."""
         return read_questions(file, columns, answers=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: Questions) -> Self:
@@ -257,7 +257,7 @@ def before_first_separator(sequences: Sequences) -> Array:
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
     """Return the positions, (sequences,) each, of the first token of the passage and of the token for "no answer".
 
-    `spans` (sequences, 2) are lengths of question and passage. "No answer" is the start or else the last special token.
+    `spans` (sequences, 2) are lengths of question and passage. "No answer" is the start token or the last special one.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)

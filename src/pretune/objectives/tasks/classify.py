@@ -249,7 +249,7 @@ class Classify(LabelTask):
         return not self.multi_label
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read one or two texts and, if `answered`, labels per row; `columns` maps roles to column names."""
+        """Read one or two texts and, if `answered`, labels per row; `columns` maps roles such as text to columns."""
         read = parse_labels if self.multi_label else parse_label
         rows = read_labeled(file, columns, labels=answered, label=read, drop_invalid=self.drop_invalid)
         if self.multi_label and rows.labels is not None:

@@ -74,7 +74,7 @@ class Contrast(Task):
 
     @property
     def described(self) -> TextEmbedding:
-        """Return the description of how text vectors are computed: the model's own, changed by the task's options."""
+        """Return how text vectors are pooled and normalized: as in the given model, unless user options differ."""
         return self.embedding.with_options(self.embedding_pooling, self.normalize)
 
     @property
@@ -206,7 +206,7 @@ class Contrast(Task):
 
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
-    """Return the length of a prompt with the special tokens before it; raise an error if it leaves no room for text."""
+    """Return the number of prompt tokens, with special ones before them; raise an error if no room is left for text."""
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.num_special_tokens(pair=False):
         raise PretuneError(

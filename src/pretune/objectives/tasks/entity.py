@@ -76,7 +76,7 @@ class Entity(CandidateTask):
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task with the largest number of entities; log how many queries cannot be answered."""
+        """Return a copy of the task with the largest number of entities per example; log how many lack an answer."""
         lost = sum(not group.correct for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(

@@ -129,7 +129,7 @@ class Generate(TwoSided, Task):
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read one or two source texts and, if `answered`, a target per row; `columns` maps roles to column names."""
+        """Read one or two source texts and, if `answered`, a target per row; `columns` maps roles (text) to columns."""
         return read_text_to_text(file, columns, answered=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
@@ -214,14 +214,14 @@ class Generate(TwoSided, Task):
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return tokenized sources and targets, cached; for a decoder-only model, both joined as sources, and None."""
+        """Return (tokenized sources, tokenized targets), cached; for a decoder-only model, (both joined, None)."""
         found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Tokenize sources and targets; for a decoder-only model, return both joined as sources, and None."""
+        """Return (tokenized sources, tokenized targets) or, for a decoder-only model, (both joined, None)."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:

@@ -53,11 +53,11 @@ class OnLayerFeatures(WrappedTask):
     top: TopLayers = ""
 
     def finish(self, head: Any) -> Self:
-        """Fold fitted values of the wrapped task into its part of a trained head, and return the finished task."""
+        """Fold statistics of the training labels into the wrapped task's trained head; return the task without them."""
         return self.with_task(self.task.finish(head.head))
 
     def begin(self, head: Any) -> None:
-        """Undo `finish` for the wrapped task's part of a trained head, so that training can continue."""
+        """Undo `finish`, so that training can continue: take label statistics out of the wrapped task's head again."""
         self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:

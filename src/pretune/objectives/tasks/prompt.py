@@ -47,7 +47,7 @@ class Prompt(LabelTask):
     classifies_texts: ClassVar[bool] = True
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read one or two texts and, if `answered`, a label per row; `columns` maps roles to column names."""
+        """Read one or two texts and, if `answered`, a label per row; `columns` maps roles such as text to columns."""
         return read_labeled(file, columns, labels=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:

@@ -87,7 +87,7 @@ class Regress(Task):
         check_pooling(self.name, self.pooling)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read one or two texts and, if `answered`, a number per row; `columns` maps roles to column names."""
+        """Read one or two texts and, if `answered`, a number per row; `columns` maps roles such as text to columns."""
         return read_labeled(file, columns, labels=answered, label=parse_number, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:

@@ -20,7 +20,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class RenamedTask(WrappedTask):
-    """A wrapper that gives a task the name `task_name`, which its head and its loss terms get too."""
+    """A wrapper that gives the name `task_name` to a task, its head, and its loss terms."""
 
     task: Task
     task_name: str
