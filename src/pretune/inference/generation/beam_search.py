@@ -19,13 +19,13 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many tokens to consider per beam so that `width` beams continue even if all `ends` are among them."""
+    """Return how many candidate tokens leave `width` beams to continue even if each beam ends with all tokens `ends`."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class BeamSearch:
-    """The state of beam search for one prompt; it stops when no beam beats the worst of `width` finished texts."""
+    """A beam search for one prompt, which stops when no beam scores higher than the worst of `width` finished texts."""
 
     width: int  # number of beams
     limit: int  # the most new tokens
