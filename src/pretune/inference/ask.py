@@ -146,7 +146,7 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Parse the question's cloze template, such as "{text} It was [MASK].", with columns of `rows` as placeholders."""
+        """Parse the cloze template ("{text} It was [MASK].") of the question; columns of `rows` are placeholders."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
@@ -216,7 +216,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Map each answer to the token ids of its text, given a mapping from answers to texts; each must have a token."""
+        """Map each answer to the token ids of its text, given answers with texts; raise an error if it has none."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -225,7 +225,7 @@ class ClozePredictor:
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Return a decoding session for inputs (`read`) with room for `more` tokens, and the token ids to start with."""
+        """Return a decoding session for inputs (`read`) with room for `more` tokens, and its first ids per input."""
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts

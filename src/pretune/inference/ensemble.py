@@ -109,7 +109,7 @@ def predict_excerpts(
 ) -> Iterator[tuple[TableChunk, Predictions]]:
     """Yield chunks of a table (`parts`) with the predictions of one or several models (`references`), in order.
 
-    With `quick`, a GPU computes in bfloat16. Several `processes` run on the CPU; a Ray job uses one GPU, if there is one.
+    With `quick`, a GPU computes in bfloat16. Several `processes` run on the CPU; a Ray job uses one GPU, if available.
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if executor == "ray":
@@ -145,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield each chunk of a table with a mapping from roles (`text`, …) to columns, inferred from its file's first chunk."""
+    """Yield each table chunk with a mapping from roles (`text`, …) to columns, inferred from its file's first chunk."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -160,7 +160,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Load an ensemble inside a Ray job and return its predictions; further arguments are those of `Ensemble.__call__`."""
+    """Load an ensemble inside a Ray job, and return its predictions for the further arguments (a chunk of a table)."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -168,5 +168,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Load an ensemble in a CPU process and return its predictions; further arguments are those of `Ensemble.__call__`."""
+    """Load an ensemble in a CPU process, and return its predictions for the further arguments (a chunk of a table)."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

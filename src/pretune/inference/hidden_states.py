@@ -149,7 +149,7 @@ def _batches(model: Model, inputs: Any) -> tuple[int, Iterator[tuple[Packed, Arr
 
 
 def id_batches(model: Model, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[Packed, Array]]:
-    """Yield batches of token id sequences of similar length, packed without padding, with the indices of the sequences."""
+    """Yield batches of token id sequences of similar length, concatenated without padding, with their indices."""
     size, longest = model.config.vocab_size, model.longest
     arrays = []
     for number, sequence in enumerate(sequences):

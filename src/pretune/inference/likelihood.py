@@ -298,7 +298,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Add the token scores of the inputs `views` to `sums`, one array per text; store new sums in `found` (else NaN)."""
+        """Add the token scores of inputs (`views`) to `sums`, one array per text; copy the new sums to `found`."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]

@@ -31,7 +31,7 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return the objectives in a model's configuration, and its task; if it has several tasks, the one called `name`."""
+    """Return the objectives in a model's configuration, and its task, or the one called `name` if it has several."""
     mixture = stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None and (head := unsupported_head(reference)):

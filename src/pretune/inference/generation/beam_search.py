@@ -19,7 +19,7 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidate tokens leave `width` beams to continue even if each beam ends with all tokens `ends`."""
+    """Return how many candidates to consider so that `width` of them continue even if each beam has all end tokens."""
     return (1 + max(1, len(ends))) * width
 
 

@@ -331,7 +331,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Map the roles text, pair and, if `labels`, label to columns: as `requested`, else inferred, but none in `taken`."""
+    """Map the roles text, pair and, if `labels`, label to columns: `requested` ones, else inferred, none in `taken`."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
