@@ -79,7 +79,7 @@ DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), 
 
 
 def summary_values(kind: str, activation: str, to_labels: bool) -> dict[str, Sequence[Any]]:
-    """Return the only supported values of config.json's keys `summary_type`, `summary_activation`, … (a task head)."""
+    """Return the supported values of the `summary_*` keys of config.json (a task head): only the given ones."""
     return {
         "summary_type": (kind,),
         "summary_use_proj": (True,),

@@ -30,7 +30,7 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
 
 
 def own_rows(*names: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for parameters whose pretune name only adds the prefix backbone."""
+    """Return (published name, pretune name) pairs for parameters whose pretune names only add "backbone." in front."""
     return [(name, f"backbone.{name}") for name in names]
 
 
@@ -278,7 +278,7 @@ class NameTable:
         return [f"{name}.{part}" for part in range(parts)]
 
     def _like(self, name: str) -> str | None:
-        """Return the name of the tensor whose shape, (heads, head width), the columns of `name` have; None: flat."""
+        """Return the tensor name whose shape (heads, head width) the published columns of a matrix have, or None."""
         for pattern, like in self.folded.items():
             if match := pattern.fullmatch(name):
                 return _fill(like, match.groupdict())

@@ -216,7 +216,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Map each answer to the token ids of its text, given answers with texts; raise an error if it has none."""
+        """Tokenize the text of each answer; return token ids by answer, or raise an error if an answer has none."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -225,7 +225,7 @@ class ClozePredictor:
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Return a decoding session for inputs (`read`) with room for `more` tokens, and its first ids per input."""
+        """Return a decoding session for inputs (`read`), with room for `more` tokens, and the ids to feed it first."""
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts

@@ -111,7 +111,7 @@ class Padding:
         self.weights.append([weight[: len(rows)].float().cpu() for weight in weights])
 
     def states(self, hidden_states: bool, attentions: bool) -> States:
-        """Return the collected outputs as padded tensors; those of all layers and attention weights if requested."""
+        """Return the collected last layer, padded; with `hidden_states` all layers, with `attentions` the weights."""
         row, step = (torch.cat(parts) for parts in zip(*self.places, strict=True))
         longest = int(step.max()) + 1 if len(step) else 0
 
@@ -188,7 +188,7 @@ def _is_id(value: object) -> bool:
 
 
 def _without_weights(model: Model) -> str:
-    """Return an error message: the attention weights of the model cannot be computed."""
+    """Return the error message that a model's attention weights cannot be computed."""
     return (
         f"attention weights are not available for this {model.family.name} model: only Transformers in PyTorch with a softmax "
         "over all pairs of tokens have them; leave out attentions"

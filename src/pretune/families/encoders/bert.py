@@ -207,7 +207,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Map the `transformers` class of BERT as a decoder to the heads pretune reads; `name` is the class prefix."""
+    """Map BERT's causal class in `transformers` to the task heads that pretune reads; `name` is the class prefix."""
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

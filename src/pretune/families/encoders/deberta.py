@@ -146,7 +146,7 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
-    """Map published to pretune's parameter names for DeBERTa (v1 or v2), given the pairs of names of attention."""
+    """Map published to pretune's parameter names for DeBERTa (v1 or v2), given the pairs for attention."""
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

@@ -65,7 +65,7 @@ class Dataset(Protocol):
         """A mapping from the column names of a dataset to the types of the columns; None if they are unknown."""
 
     def with_format(self, type: str | None = None) -> Any:
-        """Return the dataset with values in another format, such as "numpy"; None for Python objects."""
+        """Return the dataset with values in the format `type`, such as "numpy", or None for Python objects."""
 
     def __iter__(self) -> Iterator[Any]: ...
 

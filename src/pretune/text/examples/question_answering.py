@@ -87,7 +87,7 @@ class TokenPassages:
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return (questions, 2) first and last tokens of first answers in passages; NO_ANSWER if there is no answer."""
+        """Return the first and last passage token of each first answer, (questions, 2); NO_ANSWER without answers."""
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:

@@ -147,7 +147,7 @@ class TextStreams:
 
 
 def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Concatenate documents, given their first tokens and lengths, in random order; cut them into `num_streams`."""
+    """Concatenate documents, given their first tokens and lengths, in random order; cut them into equal streams."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     bounds = np.concatenate([[0], np.cumsum(lengths[order])])

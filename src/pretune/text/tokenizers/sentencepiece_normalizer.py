@@ -47,7 +47,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether compiled normalization rules join several characters into one; raise an error if not as in NFC."""
+    """Return whether compiled normalization rules compose character sequences; raise an error if NFC does otherwise."""
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
