@@ -51,7 +51,7 @@ def find_mismatches(
 
 
 def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
-    """Return the names in `extra`, a checkpoint's unused tensors, that belong to heads; poolers do not count."""
+    """Return the unused tensor names of a checkpoint (`extra`) that belong to task heads, except those of poolers."""
     names = {name: table.our_names(name) for name in extra if table.recognizes(name) and not _in_backbone(table, name)}
     return [name for name, ours in names.items() if not ours or not all(".pooler." in own for own in ours)]
 

@@ -79,7 +79,7 @@ DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), 
 
 
 def summary_values(kind: str, activation: str, to_labels: bool) -> dict[str, Sequence[Any]]:
-    """Return the supported values of the `summary_*` keys of config.json, which define a `transformers` task head."""
+    """Return the supported values of the `summary_*` keys of config.json (a task head): only the given ones."""
     return {
         "summary_type": (kind,),
         "summary_use_proj": (True,),

@@ -14,7 +14,7 @@ from pretune.runtime.errors import PretuneError
 def detect_family(
     content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
-    """Detect a model's family from its `transformers` class or else its tensor names; return it, and the reason."""
+    """Detect a model's family from its `transformers` class, else from tensor names; return it and which was used."""
     published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
     if class_name and len(by_class) == 1:

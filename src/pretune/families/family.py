@@ -20,7 +20,7 @@ SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
 def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the `transformers` classes for tagging and question answering by head; all begin with `name`.
+    """Map the heads for tagging and question answering to `transformers` classes, whose names begin with `name`.
 
     >>> token_classes("Bert")[frozenset({"tag"})]
     'BertForTokenClassification'
@@ -29,7 +29,7 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
 
 
 def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
-    """Return the usual `transformers` class of an encoder-decoder for each set of heads; `name` is the class prefix."""
+    """Map each set of task heads to the usual `transformers` class of an encoder-decoder, which begins with `name`."""
     return {
         frozenset(): f"{name}Model",
         **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
@@ -39,7 +39,7 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
 
 
 def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Return the usual `transformers` class of an encoder for each set of heads; all class names begin with `name`."""
+    """Map each set of task heads to the usual `transformers` class of an encoder, such as `name`ForMaskedLM."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -75,11 +75,11 @@ class Family:
     variants: tuple[Family, ...] = ()  # same `model_type`, but another architecture, identified by its class
 
     def variant(self, class_name: str) -> Family:
-        """Return the variant of this family that a class of `transformers` belongs to, or the family itself."""
+        """Return the variant of a model family that has a `transformers` class; if none has it, the family itself."""
         return next((family for family in self.variants if family.has_class(class_name)), self)
 
     def has_class(self, class_name: str) -> bool:
-        """Return whether a class of `transformers` belongs to this family."""
+        """Return whether a `transformers` class belongs to a model family."""
         return class_name in {*self.classes.values(), *self.other_classes}
 
     def read_config(self, content: Mapping[str, Any], where: str = "") -> Any:
@@ -118,7 +118,7 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the heads of a `transformers` class, or the first set of heads if several use the same class."""
+        """Return the set of task heads of a `transformers` class; if several sets have that class, the first one."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 

@@ -22,7 +22,7 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return (published name, pretune name) pairs for a language-model head; `own_bias` is the bias if untied."""
+    """Return (published name, pretune name) pairs for an LM head; `own_bias` is the bias of an untied output matrix."""
     rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
     if bias:
         rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
@@ -30,12 +30,12 @@ def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> l
 
 
 def own_rows(*names: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for backbone parameters that have the same name in both."""
+    """Return (published name, pretune name) pairs for parameters whose pretune names only add "backbone." in front."""
     return [(name, f"backbone.{name}") for name in names]
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for the `pooler` and `output` of two heads, classify and choose."""
+    """Return (published, pretune) name pairs of classify and choose heads, given published `pooler` and `output`."""
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -113,13 +113,13 @@ class NameTable:
         return [_fill(ours, match.groupdict()) for match, ours in found if match]
 
     def recognizes(self, name: str) -> bool:
-        """Return whether published checkpoints of this family may have a parameter `name`, used or not."""
+        """Return whether published checkpoints of a model family may have a tensor called `name`, used or not."""
         others = (*self.equal, *self.unused, *self.unsupported, *self.stacked)
         own = {*self.embedding, self.output, *self.copied}
         return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
 
     def normalize(self, tensors: Tensors) -> Tensors:
-        """Return a published checkpoint with current tensor names, and with stacked matrices split into several."""
+        """Return a published checkpoint with outdated tensor names replaced and tensors of stacked matrices split."""
         current = self.current_names(tensors)
         found: Tensors = {}
         for name, tensor in tensors.items():
@@ -135,7 +135,7 @@ class NameTable:
         return {name: tensor.flatten(1) if self._like(name) else tensor for name, tensor in found.items()}
 
     def current_names(self, published: Iterable[str]) -> dict[str, str]:
-        """Map the tensor names of a checkpoint, which may be outdated or lack the prefix, to those in this table."""
+        """Map a checkpoint's tensor names, which may be outdated or lack the prefix, to the current published names."""
         current = {name: name for name in published}
         for old, new in self.renamed.items():
             current = {name: now.replace(old, new) for name, now in current.items()}
@@ -152,7 +152,7 @@ class NameTable:
         return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
 
     def with_shared_names(self, tensors: Tensors, tied: bool) -> Tensors:
-        """Return a checkpoint with each tensor under all of its names, including the output matrix if it is `tied`."""
+        """Return a checkpoint with shared tensors under all their names, also as output matrix if that is `tied`."""
         names = (*self.embedding, self.output) if tied and self.output else self.embedding
         there = [name for name in names if name in tensors]
         pairs = dict.fromkeys(there[1:], *there[:1])
@@ -223,14 +223,14 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return output parameters in `ours` of heads outside `heads` that share a published name with heads inside."""
+        """Return the names in `ours` of output parameters of other heads that share a published name with `heads`."""
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
         return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
 
     def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Return error messages for the parameters `ours` whose shape differs in a normalized checkpoint, by name."""
+        """Map the names of parameters (`ours`) whose shapes differ in a normalized checkpoint to error messages."""
         wrong: dict[str, list[str]] = {}
         for name, tensor in ours.items():
             published = self.published_names(name) or ()
@@ -273,12 +273,12 @@ class NameTable:
         return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
 
     def _parts(self, name: str) -> list[str]:
-        """Return the names of the matrices that a published tensor holds stacked, or nothing for other tensors."""
+        """Return names for the matrices stacked in a published tensor; an empty list if it is a single matrix."""
         parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
         return [f"{name}.{part}" for part in range(parts)]
 
     def _like(self, name: str) -> str | None:
-        """Return the name of the tensor (heads, head width) that shapes the columns of the matrix `name`, or None."""
+        """Return the tensor name whose shape (heads, head width) the published columns of a matrix have, or None."""
         for pattern, like in self.folded.items():
             if match := pattern.fullmatch(name):
                 return _fill(like, match.groupdict())

@@ -51,7 +51,7 @@ EXAMPLE_SEPARATOR = "\n\n"  # between examples
 
 @dataclass(frozen=True)
 class ClozeQuestion:
-    """A cloze template with the labels to choose from (if none, the answer is generated) and few-shot examples."""
+    """A cloze template, few-shot examples, and the labels to choose from; without labels, the answer is generated."""
 
     template: str
     labels: Sequence[str] = ()
@@ -146,7 +146,7 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Return the cloze template of the question, parsed with the columns of `rows` as placeholders."""
+        """Parse the cloze template ("{text} It was [MASK].") of the question; columns of `rows` are placeholders."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
@@ -167,7 +167,7 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a prompt, at most `most` tokens: an instruction, then the last few-shot examples."""
+        """Return the text before a prompt: an instruction, then as many few-shot examples as fit in `most` tokens."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
@@ -216,7 +216,7 @@ class ClozePredictor:
         return [found / [len(word) for word in some] for found, some in zip(scores, words, strict=True)]
 
     def spell(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Return the token ids of each answer, given its text; raise an error if an answer has no tokens."""
+        """Tokenize the text of each answer; return token ids by answer, or raise an error if an answer has none."""
         tokenizer = self.model.require_tokenizer().target
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
@@ -225,7 +225,7 @@ class ClozePredictor:
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Start a decoding session for the sequences `read` with room for `more` tokens; return it and its prompts."""
+        """Return a decoding session for inputs (`read`), with room for `more` tokens, and the ids to feed it first."""
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts
@@ -278,7 +278,7 @@ def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
 
 
 def score_answers(answers: Sequence[Answer], expected: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """Return classification metrics of answers if there are labels to choose from, otherwise exact match."""
+    """Score answers against expected ones: by classification metrics if there are `labels`, else by exact match."""
     if labels:
         return classification_metrics(expected, [answer["label"] for answer in answers], labels)
     return exact_match(expected, [answer["answer"] for answer in answers]).compute()

@@ -57,7 +57,7 @@ def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Te
 
 
 def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
-    """Return the cross-attention weights of decoder states `x` on encoder states, mean of heads, (n, source length)."""
+    """Return cross-attention weights of decoder states `x` on encoder states, mean over heads, (n, source length)."""
     q = attention.query(x).view(-1, attention.heads, attention.head_width)
     k = attention.keys_and_values(source)[0]
     scale = attention.head_width**-0.5 if attention.scale is None else attention.scale

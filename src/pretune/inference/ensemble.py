@@ -70,7 +70,7 @@ class Ensemble:
 
 
 def shared_task(references: Sequence[ModelReference], name: str | None = None) -> Task:
-    """Return the task that all models share (`name` chooses one of several), or raise an error if they differ."""
+    """Return the task of all models, the one called `name` if they have several; raise an error if tasks differ."""
     _, first = find_task(references[0], name)
     labels = first.labels
     for reference in references[1:]:
@@ -109,7 +109,7 @@ def predict_excerpts(
 ) -> Iterator[tuple[TableChunk, Predictions]]:
     """Yield chunks of a table (`parts`) with the predictions of one or several models (`references`), in order.
 
-    With `quick`, a GPU computes in bfloat16. Several processes run on a CPU; a job on a cluster takes one GPU, if any.
+    With `quick`, a GPU computes in bfloat16. Several `processes` run on the CPU; a Ray job uses one GPU, if available.
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if executor == "ray":
@@ -145,7 +145,7 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield each chunk with its columns by role (`text`, …), which are inferred from the first chunk of each file."""
+    """Yield each table chunk with a mapping from roles (`text`, …) to columns, inferred from its file's first chunk."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -160,7 +160,7 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return an ensemble's predictions in a Ray job; further arguments are those of `Ensemble.__call__`."""
+    """Load an ensemble inside a Ray job, and return its predictions for the further arguments (a chunk of a table)."""
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -168,5 +168,5 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Return an ensemble's predictions in a process on a CPU; further arguments are those of `Ensemble.__call__`."""
+    """Load an ensemble in a CPU process, and return its predictions for the further arguments (a chunk of a table)."""
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

@@ -99,7 +99,7 @@ class Padding:
         self.weights: list[list[Tensor]] = []
 
     def add(self, packed: Packed, rows: Array, layers: list[Tensor], weights: list[Tensor]) -> None:
-        """Add a batch of sequences, whose numbers in the inputs are `rows`, with its outputs on any device."""
+        """Collect a batch of packed sequences, whose input indices are `rows`, with its layer outputs and weights."""
         lengths = packed.offsets.diff()[: len(rows)].long()
         at = torch.from_numpy(np.asarray(rows)).long()
         used = int(lengths.sum())
@@ -111,7 +111,7 @@ class Padding:
         self.weights.append([weight[: len(rows)].float().cpu() for weight in weights])
 
     def states(self, hidden_states: bool, attentions: bool) -> States:
-        """Return the padded outputs."""
+        """Return the collected last layer, padded; with `hidden_states` all layers, with `attentions` the weights."""
         row, step = (torch.cat(parts) for parts in zip(*self.places, strict=True))
         longest = int(step.max()) + 1 if len(step) else 0
 
@@ -129,7 +129,7 @@ class Padding:
         )
 
     def pad_weights(self, parts: Sequence[Tensor], longest: int) -> Tensor:
-        """Return the attention weights of a layer in all batches, (n, heads, L, L)."""
+        """Pad and join a layer's attention weights, one tensor per batch (`parts`), to (n, heads, longest, longest)."""
         made = parts[0].new_zeros(self.count, parts[0].shape[1], longest, longest)
         for rows, part in zip(self.rows, parts, strict=True):
             made[rows, :, : part.shape[2], : part.shape[3]] = part
@@ -137,7 +137,7 @@ class Padding:
 
 
 def _batches(model: Model, inputs: Any) -> tuple[int, Iterator[tuple[Packed, Array]]]:
-    """Return the number of sequences, and batches of packed sequences with the numbers of their inputs."""
+    """Return the number of inputs (texts or lists of token ids), and batches of them with their indices in `inputs`."""
     if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
         raise PretuneError(
             f"{quote(inputs)} is neither a list of texts nor a list of token ids; give texts, or lists of integers"
@@ -149,7 +149,7 @@ def _batches(model: Model, inputs: Any) -> tuple[int, Iterator[tuple[Packed, Arr
 
 
 def id_batches(model: Model, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[Packed, Array]]:
-    """Yield batches of packed sequences of similar length, given as token ids, with the numbers of the sequences."""
+    """Yield batches of token id sequences of similar length, concatenated without padding, with their indices."""
     size, longest = model.config.vocab_size, model.longest
     arrays = []
     for number, sequence in enumerate(sequences):
@@ -188,7 +188,7 @@ def _is_id(value: object) -> bool:
 
 
 def _without_weights(model: Model) -> str:
-    """Return the message for a model whose attention weights cannot be computed."""
+    """Return the error message that a model's attention weights cannot be computed."""
     return (
         f"attention weights are not available for this {model.family.name} model: only Transformers in PyTorch with a softmax "
         "over all pairs of tokens have them; leave out attentions"

@@ -206,7 +206,7 @@ class LikelihoodScorer:
 
     @property
     def method(self) -> ScoringMethod:
-        """Return the method to score texts that fits the model's pretraining objective, such as masked LM."""
+        """Return the method of scoring tokens for the model's pretraining objective, such as masked LM."""
         return LEFT_TO_RIGHT if self.model.family.template.target else SCORING_METHODS[self.head]
 
     @property
@@ -298,7 +298,7 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Add the scores of the inputs `views` to `sums`, one array per text, and copy sums that changed to `found`."""
+        """Add the token scores of inputs (`views`) to `sums`, one array per text; copy the new sums to `found`."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]

@@ -31,7 +31,7 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return a model's objectives and its task (`name` chooses among several), read from its configuration."""
+    """Return the objectives in a model's configuration, and its task, or the one called `name` if it has several."""
     mixture = stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None and (head := unsupported_head(reference)):
@@ -54,7 +54,7 @@ def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixtu
 def load_task_model(
     reference: ModelReference, ignore_mismatched: bool = False, name: str | None = None
 ) -> tuple[Model, Task]:
-    """Load a model, and return it with the task it was trained for; if there are several, `name` chooses one."""
+    """Load a model; return it and the task it was trained for, or the one called `name` if it has several."""
     mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "fine-tune it first")
@@ -62,7 +62,7 @@ def load_task_model(
 
 
 class Predictor:
-    """A predictor for fixed examples, which are tokenized once; each call uses the current parameters of the model."""
+    """A callable that predicts for fixed examples, tokenized once, with the current parameters of the model."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         task = task.with_tokenizer(model.require_tokenizer())

@@ -40,7 +40,7 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Return table rows with predictions as new columns; if rows may have several, `lines` has the line of each."""
+        """Add predictions to table rows as columns; `lines`, the line of each prediction, if a row may have several."""
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
@@ -59,7 +59,7 @@ class PredictionColumns:
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
-        """Return a prediction as columns, with class probabilities in the format chosen in the constructor."""
+        """Return a prediction with its class probabilities as one column per class, as a dictionary, or left out."""
         classes = answer.get("probabilities")
         if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}

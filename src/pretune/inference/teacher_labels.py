@@ -26,7 +26,7 @@ EXCERPT_ROWS = 1024  # texts per excerpt
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task that all teachers share; raise an error if it cannot be distilled or its labels differ."""
+    """Return the task of all teachers; raise an error if it cannot be distilled or has other labels than `labels`."""
     task = shared_task(teachers)
     known = list(task.labels)
     if not task.distillable or task.name != task.kind or task.multi_label:

@@ -67,7 +67,7 @@ def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> 
 
 
 def word_embedding_table(model: Model) -> Tensor:
-    """Return the embedding matrix of a model that `copy_word_vectors` writes to."""
+    """Return a model's word embedding matrix: that of a head if a head has one, else the input embedding."""
     for head in model.root.heads.values():
         if isinstance(head, LayerFeaturesHead) and hasattr(head.features, "words"):
             return head.features.words

@@ -112,7 +112,7 @@ HARMLESS = {
 
 
 def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the table of GPT's or GPT-2's parameter names; `tokens` and `positions` are names of embeddings."""
+    """Map published to pretune's parameter names for GPT or GPT-2; `tokens` and `positions` name the embeddings."""
     return NameTable(
         (tokens, "backbone.embed.tokens"),
         (positions, "backbone.embed.positions.weight"),
@@ -134,7 +134,7 @@ def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | N
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the `transformers` class of GPT or GPT-2 for each set of heads; `name` is the class prefix."""
+    """Map each set of task heads to the `transformers` class of GPT or GPT-2; `name` is the class prefix."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"lm"}): f"{name}LMHeadModel",

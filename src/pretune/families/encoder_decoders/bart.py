@@ -164,7 +164,7 @@ HARMLESS = {
 
 
 def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the table of parameter names of BART, mBART or Marian; `unused` maps unused tensors to reasons."""
+    """Map published to pretune's parameter names for BART, mBART or Marian; `unused`: why some tensors are not read."""
     return NameTable(
         *COMMON,
         *rows,
@@ -179,7 +179,7 @@ def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
 def supported_values(
     before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
 ) -> dict[str, Sequence[Any]]:
-    """Return supported config.json values, given whether norms are `before` sublayers, after embeddings, and `last`."""
+    """Return supported config.json values, given where norms are (`before` sublayers, …) and the kind of positions."""
     return {
         **ENCODER_DECODER_VALUES,
         "normalize_before": (before,),

@@ -74,7 +74,7 @@ def embeddings_of(
     scale: float = 1.0,
     padding: int | None = None,
 ) -> Embeddings:
-    """Build the embeddings from a configuration with BERT's keys; `columns` embed additional token features.
+    """Build the embeddings from a configuration with BERT's keys; `columns` embed additional features of tokens.
 
     `project` maps to the width of the layers; `first` is the index of the first position (RoBERTa), or None for no
     positions; `scale` multiplies token embeddings; tokens with the id `padding` do not count as positions (MPNet).
@@ -179,7 +179,7 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Return the table of parameter names of a BERT-like family; `name` is their prefix in published checkpoints."""
+    """Map published to pretune's parameter names for a BERT-like family; published ones begin with `name`."""
     return NameTable(
         *encoder_rows(name),
         *rows,
@@ -198,7 +198,7 @@ def table(name: str, *rows: Row) -> NameTable:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Return the `transformers` class of a BERT-like family for each set of heads; `name` is the class prefix."""
+    """Map each set of task heads to the `transformers` class of a BERT-like family; `name` is the class prefix."""
     return {
         **encoder_classes(name),
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
@@ -207,7 +207,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Return the heads that pretune reads from BERT's causal `transformers` class; `name` is the class prefix."""
+    """Map BERT's causal class in `transformers` to the task heads that pretune reads; `name` is the class prefix."""
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

@@ -100,7 +100,7 @@ def build_v2(config: DebertaV2Config) -> TransformerStack:
 def _encoder(
     config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
-    """Build and initialize a DeBERTa encoder from its layers; `norm` normalizes relative position embeddings."""
+    """Build and initialize a DeBERTa encoder from its layers; `norm` is applied to relative position embeddings."""
     return bert.encoder_of(
         config,
         embed=bert.embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
@@ -146,7 +146,7 @@ _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{
 
 
 def _table(*own: Row) -> NameTable:
-    """Return the table of parameter names of DeBERTa or DeBERTa-v2, given the rows of its attention parameters."""
+    """Map published to pretune's parameter names for DeBERTa (v1 or v2), given the pairs for attention."""
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

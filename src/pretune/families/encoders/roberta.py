@@ -37,7 +37,7 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return RoBERTa's table of parameter names; `name` is their published prefix, `encoder` replaces BERT's rows."""
+    """Map published names (prefix `name`) to pretune's for RoBERTa; `encoder` replaces BERT's pairs of names."""
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,

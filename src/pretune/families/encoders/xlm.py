@@ -29,7 +29,7 @@ BEAM_KEYS = dict.fromkeys(
 
 
 def beam_head(prefix: str = "") -> dict[str, str]:
-    """Return the parameter names of the beam-search question-answering head, each with a description for messages."""
+    """Map parameter names of XLM's and XLNet's beam-search question-answering head to a description for messages."""
     ends = ("dense_{i}.{p}", "LayerNorm.{p}")
     names = ("start_logits.dense.{p}", *(f"end_logits.{end}" for end in ends), "answer_class.dense_{i}.{p}")
     return {f"{prefix}{name}": "the question-answering head with beam search" for name in names}

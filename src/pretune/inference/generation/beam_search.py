@@ -19,13 +19,13 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many tokens to consider per beam so that `width` beams continue even if all `ends` are among them."""
+    """Return how many candidates to consider so that `width` of them continue even if each beam has all end tokens."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class BeamSearch:
-    """The state of beam search for one prompt; it stops when no beam beats the worst of `width` finished texts."""
+    """A beam search for one prompt, which stops when no beam scores higher than the worst of `width` finished texts."""
 
     width: int  # number of beams
     limit: int  # the most new tokens

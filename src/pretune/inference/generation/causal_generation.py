@@ -80,7 +80,7 @@ class DecodingSession:
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Create a model's cache for `sequences` sequences of up to `slots` tokens; `source` is its encoder's input."""
+        """Create a key-value cache for `sequences` sequences of up to `slots` tokens; `source`: the encoder's input."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
@@ -287,7 +287,7 @@ class TextGenerator:
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return the resolved decoding settings, the allowed next tokens, and each prompt's limit of new tokens."""
+        """Return decoding settings, a function to the allowed next tokens (None: all), and a token limit per prompt."""
         longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]

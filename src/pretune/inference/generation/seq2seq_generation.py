@@ -65,7 +65,7 @@ class Seq2SeqGenerator:
         return self.task.tokenize_examples(data, self.model.backbone.max_positions or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
-        """Return the resolved decoding settings, and a function from generated tokens to the allowed next tokens."""
+        """Return decoding settings, and a function from generated to allowed next tokens (None if all are allowed)."""
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, constrained=True, labels=decoding.choices)

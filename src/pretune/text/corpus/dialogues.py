@@ -87,7 +87,7 @@ def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
 
 
 def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
-    """Return the role and text of a dialogue turn; `plain` strings have alternating roles, by the turn's `number`."""
+    """Return (role, text) of a turn: an object with both or, if `plain`, a text whose role depends on its `number`."""
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
         expected = 'all plain strings, or all objects with "role" and "text"'
         raise PretuneError(f"{place}: the turns of a dialogue must be {expected}")

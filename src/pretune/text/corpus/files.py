@@ -24,7 +24,7 @@ class ByteStream(Protocol):
     """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes of a stream, at most `size`."""
+        """Return the next bytes of a stream, at most `size` bytes."""
 
 
 def file_format(path: Path) -> str | None:

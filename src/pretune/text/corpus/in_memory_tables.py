@@ -40,46 +40,46 @@ _opening = threading.Lock()
 
 @runtime_checkable
 class DataFrame(Protocol):
-    """The part of pandas.DataFrame that is used here."""
+    """A protocol with the attributes and methods of pandas.DataFrame that pretune uses."""
 
     @property
     def columns(self) -> Any:
-        """The column names."""
+        """The column names of a DataFrame."""
 
     def notna(self) -> Any:
-        """Return which cells are not missing."""
+        """Return a DataFrame of booleans: which cells are not missing."""
 
     def astype(self, dtype: Any) -> Any:
-        """Return a copy with cells of another type."""
+        """Return a copy of a DataFrame with cells of the type `dtype`."""
 
     def itertuples(self, index: bool = True, name: str | None = "Pandas") -> Any:
-        """Iterate over the rows as tuples."""
+        """Iterate over the rows of a DataFrame as tuples."""
 
 
 @runtime_checkable
 class Dataset(Protocol):
-    """The part of datasets.Dataset and datasets.IterableDataset that is used here."""
+    """A protocol with the attributes and methods of datasets.Dataset and datasets.IterableDataset that pretune uses."""
 
     @property
     def features(self) -> Any:
-        """The type of each column, by name; None if they are unknown."""
+        """A mapping from the column names of a dataset to the types of the columns; None if they are unknown."""
 
     def with_format(self, type: str | None = None) -> Any:
-        """Return the same dataset whose values are of another type; None for those of Python."""
+        """Return the dataset with values in the format `type`, such as "numpy", or None for Python objects."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
 
 @runtime_checkable
 class SplitDatasets(Protocol):
-    """The part of datasets.DatasetDict that tells it from a dictionary of tables."""
+    """A protocol that datasets.DatasetDict, a dictionary of splits, satisfies and a plain dict does not."""
 
     @property
     def column_names(self) -> Any:
-        """The column names of each split."""
+        """A mapping from each split of a dataset, such as train, to its column names."""
 
     def keys(self) -> Iterable[Any]:
-        """Return the names of the splits."""
+        """Return the names of the splits of a dataset."""
 
 
 @runtime_checkable
@@ -88,20 +88,20 @@ class TextArray(Protocol):
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions of an array."""
 
     def tolist(self) -> list[Any]:
-        """Return the values as a list."""
+        """Return the values of an array as a list."""
 
 
 @runtime_checkable
 class ClassLabel(Protocol):
-    """The part of datasets.ClassLabel that is used here: a column of numbers that stand for names."""
+    """A protocol for datasets.ClassLabel: the type of a column of class numbers, with the names of the classes."""
 
     names: list[str]
 
     def int2str(self, values: int) -> str:
-        """Return the name of a number."""
+        """Return the class name of a class number."""
 
 
 @runtime_checkable
@@ -157,7 +157,7 @@ def tables_to_files(value: Any, option: str) -> Any:
 
 
 def is_table(value: Any) -> bool:
-    """Return whether a value is a DataFrame, a dataset, or an array; lists and iterators of rows need a look inside."""
+    """Return whether a value is a DataFrame, a dataset, or an array; False for lists and iterators, even of rows."""
     return not isinstance(value, str | os.PathLike) and isinstance(value, DataFrame | Dataset | TextArray)
 
 
@@ -201,7 +201,7 @@ def write_table(data: Table, file: IO[bytes], option: str) -> tuple[int, str]:
 
 
 def read_rows(data: Table, option: str) -> Iterator[Any]:
-    """Return an iterator over the rows of a table; classes of a dataset are names, and missing cells are None."""
+    """Return an iterator over the rows of a table; a dataset's class numbers are replaced by class names."""
     if isinstance(data, DataFrame):
         return _data_frame_rows(data, option)
     if isinstance(data, Dataset):
@@ -254,7 +254,7 @@ def decode_labels(feature: Any, value: Any) -> Any:
 
 
 def column_name(name: Any, option: str) -> str:
-    """Return the name of a column as text; columns without names have numbers."""
+    """Return a column name, a string or an integer, as a string; raise an error if it has another type."""
     if isinstance(name, str):
         return name
     if isinstance(name, int) and not isinstance(name, bool):
@@ -277,7 +277,7 @@ def check_columns(names: list[str], row: Row, number: int, option: str) -> None:
 
 
 def encode_row(row: Row, number: int, option: str) -> bytes:
-    """Return a row as a line of JSON."""
+    """Return a row, a mapping from column names to values, as a line of JSON; errors cite its `number`."""
     cells = {}
     for name, value in row.items():
         try:
@@ -345,7 +345,7 @@ def is_missing(value: Any) -> bool:
 
 
 def shared_folder() -> Path:
-    """Return the folder of this user for tables in memory, which is removed when no process uses it any more."""
+    """Return the temporary folder for files of in-memory tables; the last process that uses it removes it at exit."""
     global _folder
     with _opening:
         if _folder is None:
@@ -375,7 +375,7 @@ def _open_folder(folder: Path) -> int:
 
 
 def _close_folder(folder: Path, lock: int, process: int) -> None:
-    """Remove the folder at the exit of the process that opened it, unless another process uses it too."""
+    """Remove a temporary folder when the process with the id `process` exits, unless others hold its `lock` too."""
     if os.getpid() != process:  # a fork of it
         return
     with suppress(OSError):

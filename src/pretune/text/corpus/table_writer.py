@@ -77,7 +77,7 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows in the format of the function `line`; with `safe`, it escapes formulas."""
+    """Yield a function that writes rows to a file; `line` formats a row's cells as a line; `safe` escapes formulas."""
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 

@@ -52,7 +52,7 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
 
 
 def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...], role: str, place: str) -> str:
-    """Return a row's column `name`, else one of `usual_names`, else "" (if `role` is set, raise an error instead)."""
+    """Return `name`, else a row's column with a usual name, else ""; raise an error if one with a `role` is absent."""
     column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):
         known = ", ".join(map(repr, row))

@@ -46,7 +46,7 @@ class Cloze:
 
     @property
     def space(self) -> str:
-        """Return the whitespace between [MASK], in place of the answer, and the text before it in a cloze prompt."""
+        """Return the whitespace directly before [MASK] in a cloze prompt."""
         return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:

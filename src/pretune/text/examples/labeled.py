@@ -95,7 +95,7 @@ class LabeledRows(Examples):
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Consecutive rows of a table file, with their line numbers, which can be read in place of the whole file."""
+    """Consecutive rows of a table file with their line numbers; functions that read a table file accept it, too."""
 
     file: Path
     rows: list[tuple[int, Row]]
@@ -262,7 +262,7 @@ class LabeledTable:
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return the text in the column `name` of a row, or "" for a null cell; raise an error if it is missing."""
+        """Return the text in the column `name` of a row, "" if it is null; raise an error without such a column."""
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
@@ -317,7 +317,7 @@ def _flatten(row: Row) -> Row:
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return column names 1, 2, 3, … if a table's first row is data and has no `known` column name, else None."""
+    """Return the column names 1, 2, 3, … for a table file whose first row is data; None if it has a header."""
     if (suffix := file_format(path)) not in (".csv", ".tsv"):
         return None
     rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
@@ -331,7 +331,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 def guess_columns(
     sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Map roles (text, pair and, if `labels`, label) to columns not in `taken`, as `requested` or else inferred."""
+    """Map the roles text, pair and, if `labels`, label to columns: `requested` ones, else inferred, none in `taken`."""
     found = dict(requested)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
@@ -408,7 +408,7 @@ def parse_label(value: Any) -> str:
 
 
 def parse_labels(value: Any) -> Any:
-    """Convert a cell of a multi-label column: a list to a tuple of labels, a string to itself (see `split_labels`)."""
+    """Convert a cell of a multi-label column: a list to a tuple, others to a string, for `split_labels` to split."""
     if isinstance(value, list):
         return tuple(dict.fromkeys(parse_label(item) for item in value))
     return "" if is_missing(value) or value == "" else parse_label(value)

@@ -153,7 +153,7 @@ def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> l
 
 
 def label_base(labels: Sequence[tuple[Any, int]]) -> int:
-    """Return 0 or 1, the number of the first choice in the labels, given (label, number of choices) of each example."""
+    """Return 0 or 1: the number that labels give the first choice, from (label, number of choices) of each example."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 

@@ -87,7 +87,7 @@ class TokenPassages:
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return the first and last passage token of each question's first answer, (questions, 2), or NO_ANSWER."""
+        """Return the first and last passage token of each first answer, (questions, 2); NO_ANSWER without answers."""
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:
@@ -149,7 +149,7 @@ def read_questions(
 
 
 def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
-    """Return an iterator over (line number, row) of a file of questions; SQuAD's questions are numbered from 1."""
+    """Return an iterator over (line number, row) of a file of questions; for SQuAD's .json, (question number, row)."""
     path = check_is_file(file)
     if file_suffix(path) == ".json":
         return enumerate(_squad(path), 1)

@@ -40,7 +40,7 @@ def read_span_pairs(
     labels: bool = True,
     drop_invalid: bool = False,
 ) -> LabeledRows:
-    """Read rows with one marked span in each of two texts, or two in one text; the spans are in `extra["spans"]`.
+    """Read rows with one marked span in each of two texts, or two in one; the result has the spans in `extra["spans"]`.
 
     The columns of a span are its character offsets (`start1`, `end1`, `start2`, `end2`) or its words: `word` for both
     spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one
@@ -142,7 +142,7 @@ def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Truncate sequences to `length` tokens around their marked spans; add the array `span` (see `mark_tokens`)."""
+    """Return sequences truncated to `length` tokens around marked spans, with the marks as the token array `span`."""
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)

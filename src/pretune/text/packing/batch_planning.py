@@ -18,7 +18,7 @@ from pretune.text.spans import span_indices
 
 @dataclass(frozen=True)
 class PackPlan:
-    """An assignment of sequences to packs (batches without padding): pack k has order[bounds[k] : bounds[k + 1]]."""
+    """An assignment of sequences to packs (batches without padding); order[bounds[k] : bounds[k + 1]] are in pack k."""
 
     order: Array  # (sequences,)
     bounds: Array  # (packs + 1,)
@@ -147,7 +147,7 @@ class TextStreams:
 
 
 def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Build text streams from documents in random order, given the first token and the length of each document."""
+    """Concatenate documents, given their first tokens and lengths, in random order; cut them into equal streams."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     bounds = np.concatenate([[0], np.cumsum(lengths[order])])

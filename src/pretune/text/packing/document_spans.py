@@ -60,7 +60,7 @@ def cut_documents(
 
 
 def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
-    """Return token bounds, (n, 2), of sentences, split if over `length` tokens, and each document's first sentence."""
+    """Return the token bounds of sentences, (n, 2), cut at `length` tokens, and where each document begins in them."""
     sentence, document = store.sentence_offsets, store.document_offsets
     counts = document[documents + 1] - document[documents]
     ends = np.cumsum(counts)

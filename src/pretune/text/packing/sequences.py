@@ -200,7 +200,7 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed tensor shapes of batches, given the maximum number of targets per loss; None if variable."""
+        """Return the fixed tensor shapes of batches, given the maximum targets per loss; None if the shapes vary."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
@@ -253,13 +253,13 @@ MODEL_COLUMNS = (
 
 
 def add_global_starts(sequences: Sequences) -> Sequences:
-    """Add the mask `global` of first tokens, which get global attention, to sequences, and return them."""
+    """Mark the first token of each sequence for global attention (as in Longformer), and return the sequences."""
     sequences.columns["global"] = sequences.index_in_sequence == 0
     return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Convert sequences to a Batch of tensors for a model, padded with `filler` tokens to a fixed `capacity` if set."""
+    """Convert sequences to a Batch of tensors; with fixed shapes (`capacity`), pad it with the token id `filler`."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

@@ -91,7 +91,7 @@ class Store:
     """
 
     def __init__(self, folder: str | Path, verify: bool | None = None) -> None:
-        """Open a token store; if `verify` is set (by default up to 8 GB), compare its files with their checksums."""
+        """Open a token store; `verify` compares its files with their checksums (default: if it has at most 8 GB)."""
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.shards = self.manifest["shards"]

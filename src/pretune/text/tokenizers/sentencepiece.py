@@ -120,7 +120,7 @@ def _piece(data: bytes) -> Piece:
 
 
 def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless: Mapping[int, str], name: str) -> None:
-    """Set attributes of a model from protocol buffer `fields` (number → attribute); `harmless` fields are ignored."""
+    """Parse protocol buffer `data` into attributes of a model; `fields` maps numbers to them; skip `harmless` ones."""
     for number, value in _fields(data):
         attribute, kind = fields.get(number, ("", int))
         if attribute and isinstance(value, bytes if kind in (str, bytes) else int):

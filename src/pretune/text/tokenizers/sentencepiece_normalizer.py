@@ -47,7 +47,7 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether compiled normalization rules compose characters; raise an error if they contradict NFC."""
+    """Return whether compiled normalization rules compose character sequences; raise an error if NFC does otherwise."""
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
@@ -93,7 +93,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression that matches before marks that SentencePiece composes with preceding characters."""
+    """Return a regular expression for the position before a combining mark that SentencePiece joins to a character."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed

@@ -181,7 +181,7 @@ def _read_typed(path: Path) -> dict[str, Any]:
 def _find_class(
     folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], has_tokenizer_json: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return the class of a tokenizer, whether a file names it, and whether it is a generic class without settings."""
+    """Return a tokenizer's class, None if unknown; whether a file names it; and whether it is generic (no settings)."""
     name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
     name = GENERIC_CLASS if name == "PreTrainedTokenizer" else name
     model_type = model.get("model_type")

@@ -44,7 +44,7 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """Return a key that is equal for matching tokens: the token or, with `marks` of words, (starts a word, text)."""
+    """Return a key that is equal for matching tokens: (starts a word, text), or the token without word `marks`."""
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks

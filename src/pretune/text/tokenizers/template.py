@@ -50,13 +50,13 @@ class Template:
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 
     def items(self, texts: int) -> list[tuple[str, int, int]]:
-        """Return a template's roles and placeholders for a number of texts, with their text indices and segment ids."""
+        """Return a template for a number of texts as a list of (role or placeholder, text index, segment id)."""
         further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
 
     def sizes(self, spans: Array) -> Array:
-        """Return the length of each role or placeholder in tokens, (m, items), given the lengths of texts, (m, texts).
+        """Return how many tokens each role or placeholder takes, (m, items), given the lengths of texts, (m, texts).
 
         >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
         [[1, 3, 1, 2, 1]]

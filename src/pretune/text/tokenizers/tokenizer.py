@@ -103,11 +103,11 @@ class Tokenizer:
 
     @property
     def target(self) -> Tokenizer:
-        """Return the tokenizer of target texts, such as translations; this tokenizer if no other was set."""
+        """Return the tokenizer of target texts, such as translations: the one set by `set_target`, else self."""
         return self._target or self
 
     def set_target(self, target: Tokenizer) -> Tokenizer:
-        """Use another tokenizer for target texts, with the same ids of special tokens, and return this tokenizer."""
+        """Use the tokenizer `target`, with the same special token ids, for target texts (translations); return self."""
         if target.roles != self.roles:
             raise PretuneError("source and target tokenizers have different special token ids; train both with pretune")
         self._target = target
@@ -253,7 +253,7 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """Return a backend that treats "[MASK]" as plain text and has a token, JOINT, to put between sentences."""
+        """Return a `tokenizers` backend that treats "[MASK]" as plain text and has an extra token between sentences."""
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self.without_special_tokens()))
         plain.encode_special_tokens = True
@@ -308,7 +308,7 @@ class Tokenizer:
 
     @cached_property
     def _with_specials(self) -> tokenizers.Tokenizer:
-        """Return a backend that recognizes special tokens such as "[MASK]" where a text contains them."""
+        """Return a `tokenizers` backend that recognizes special tokens, such as "[MASK]", in texts."""
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
@@ -392,7 +392,7 @@ class Tokenizer:
         return json.dumps(content | {"names": self.names})
 
     def describe(self) -> dict[str, Any]:
-        """Return a summary of the tokenizer for reports: the training report, or else kind, size and roles."""
+        """Return a summary of the tokenizer: the report of its training or, without one, its kind, size and roles."""
         return self.report or {"kind": self.kind, "vocab_size": self.size, "roles": sorted(self.roles)}
 
 
