@@ -23,7 +23,7 @@ LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Return the mean |∂loss_of(batch)/∂gate| of a gate on each head or feed-forward unit of modules, by module path."""
+    """Return the mean |∂loss_of(batch)/∂gate| of a gate on each head or feed-forward unit, (units,) by module path."""
     sums = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0

@@ -172,7 +172,7 @@ def copy_run_files(source: Path, folder: Path) -> None:
 
 
 def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
-    """Return results for display: scores first, costs last as `details`; others that are in `trained` get a prefix train/.
+    """Return results for display: scores first, costs last as `details`; the rest, if in `trained`, with prefix train/.
 
     >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
     >>> list(arrange_results(facts, trained=["mlm", "flops"]))

@@ -80,7 +80,7 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
-    """Run the job `plan`, which continues a model's pretraining on new text, and compare the models before and after."""
+    """Run the job `plan`, which continues a model's pretraining on new text; compare the model before and after."""
     run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
