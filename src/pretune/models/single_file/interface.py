@@ -74,7 +74,7 @@ class TextModel:
     """A network with its tokenizer."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Read the tokenizer and the weights of a folder."""
+        """Read the tokenizer and the weights of a model from its folder."""
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.device = device
         self.network = Network()
@@ -105,7 +105,7 @@ class TextModel:
         return framed
 
     def pack(self, rows: Sequence[Sequence[tuple[int, int]]]) -> Packed:
-        """Concatenate sequences of (id, segment), without padding."""
+        """Concatenate token sequences of (id, segment) to one batch, without padding."""
         tokens = [token for row in rows for token in row]
         columns = {
             "position": [place for row in rows for place in range(len(row))],

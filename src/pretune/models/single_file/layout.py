@@ -74,7 +74,7 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
 
 
 def measures_batches(node: ast.AST) -> bool:
-    """Return whether the code in a syntax tree calls len(packed)."""
+    """Return whether the code in a syntax tree takes the length of a batch, len(packed)."""
     calls = (x for x in ast.walk(node) if isinstance(x, ast.Call) and x.args)
     return any(isinstance(x.args[0], ast.Name) and x.args[0].id == "packed" and isinstance(x.func, ast.Name) and x.func.id == "len" for x in calls)  # fmt: skip
 

@@ -95,7 +95,7 @@ class Strategy:
         return mixture.with_part(adversarial)
 
     def update_hook(self, model: Model) -> Callable[[float], None] | None:
-        """Return a function that prunes after each update, given the completed share of training; else None."""
+        """Return a function that prunes after each update, given the used share of training; None without pruning."""
         return GradualMagnitudePruning(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
     def finish(self, model: Model) -> dict[str, float]:
