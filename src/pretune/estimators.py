@@ -47,7 +47,7 @@ class FittedModel:
 
     @classmethod
     def read(cls, folder: Path) -> FittedModel:
-        """Read the model in a folder."""
+        """Read a fine-tuned model from a folder: the content of its files, and the loaded model."""
         from pretune.inference.predict import load_task_model
 
         model, task = load_task_model(folder)
@@ -67,7 +67,7 @@ class FittedModel:
             return load_task_model(folder)
 
     def write(self, folder: Path) -> None:
-        """Write the files to a folder."""
+        """Write the files of the fine-tuned model to a folder."""
         for name, content in self.files.items():
             write_bytes(folder / name, content)
 
@@ -108,7 +108,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def _finetune(self, texts: list[str], pairs: list[str] | None, labels: Sequence[Any]) -> None:
-        """Fine-tune the model on all examples; no example is held out, as scikit-learn does that."""
+        """Fine-tune the model on all examples; scikit-learn itself holds examples out for evaluation."""
         from pretune.text.examples.labeled import LabeledRows
         from pretune.training.jobs.finetuning import (
             TaskData,
@@ -157,7 +157,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         return texts, pairs
 
     def _task_options(self) -> dict[str, str | None]:
-        """Return the options of the task by name; None for the default."""
+        """Return the task options that this estimator's parameters set, by name; None means the default."""
         return {"pooling": self.pooling}
 
     def _outputs(self, X: Any) -> Array:  # noqa: N803
@@ -176,11 +176,11 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
             return np.stack(predictor.outputs(choose_device(self.device)))
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes as JSON values."""
+        """Return the attributes that `fit` set, such as n_features_in_, as JSON values by name."""
         return {"n_features_in_": self.n_features_in_}
 
     def _restore(self, attributes: dict[str, Any]) -> None:
-        """Set the fitted attributes from JSON values."""
+        """Set the attributes of a fitted estimator, such as n_features_in_, from JSON values by name."""
         self.n_features_in_ = int(attributes["n_features_in_"])
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -491,7 +491,7 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def keep_open(model: str) -> OpenModel:
-    """Return a model that stays in memory until another one is used, or until its files change."""
+    """Return the model of a path or name, cached in memory until another one is used or its files change."""
     return _open(model, max(file.stat().st_mtime_ns for file in find_folder(model).iterdir()))
 
 
@@ -501,7 +501,7 @@ def _open(model: str, changed: int) -> OpenModel:
 
 
 def describe_task(name: str, options: Mapping[str, str | None]) -> str:
-    """Return a task with the options that are set, as in `pretune finetune --objective`.
+    """Return a task and its options that are not None as text for `pretune finetune --objective`.
 
     >>> describe_task("classify", {"pooling": "mean", "class_weight": None})
     'classify(pooling=mean)'

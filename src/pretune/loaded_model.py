@@ -98,13 +98,13 @@ class LoadedModel(ModelHandle):
     """
 
     def __init__(self, opened: OpenModel) -> None:
-        """Wrap an open model, whose weights are read now."""
+        """Create a loaded model from an `OpenModel` (a model folder), and read its weights at once."""
         self._opened = opened
         self.core  # noqa: B018  (errors of the files are raised at once)
 
     @property
     def open_model(self) -> OpenModel:
-        """The open model, which functions of `pretune.inference` accept in place of a path."""
+        """The `OpenModel` behind this object, which functions of `pretune.inference` accept in place of a path."""
         return self._opened
 
     @property

@@ -61,7 +61,7 @@ def synthetic_texts(count: int = 64) -> list[str]:
 
 
 def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, size: int) -> list[Batch]:
-    """Return texts (or pairs with the second texts `pairs`) as tokenized batches of `size`, in the given order."""
+    """Tokenize texts, or pairs of `texts` and `pairs`, and return them in batches of `size`, in the given order."""
     longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     sequences = arrange_texts(model, texts, pairs, longest)
     filler = sequences.tokenizer.roles.get("padding", 0)
@@ -84,7 +84,7 @@ def make_timed_call(
 
 
 def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
-    """Return a function that maps a batch to the outputs of a task (None: to the model's hidden states), on CPU."""
+    """Return a function that maps a batch to a task's outputs on CPU, or to hidden states if there is no task."""
     root = model.root.to("cpu").eval()
     if task is not None and task.output_per == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)

@@ -23,7 +23,7 @@ LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Return the mean |∂loss_of(batch)/∂gate| of gates on attention heads or feed-forward units, by module path."""
+    """Return the mean |∂loss_of(batch)/∂gate| of a gate on each head or feed-forward unit, (units,) by module path."""
     sums = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0
@@ -43,7 +43,7 @@ def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch])
 
 @contextmanager
 def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
-    """Multiply the outputs of attention heads or units by `gates` in the block, each (units,) or (sequences, units)."""
+    """Scale heads or units inside the block; `gates` has (units,) or (sequences, units) factors by module path."""
     hooks = []
     for path, part in parts.items():
         contexts: list[AttentionContext] = []

@@ -17,7 +17,7 @@ from pretune.runtime.errors import PretuneError
 
 @torch.no_grad()
 def convert_to_albert(teacher: Model, vectors: int) -> Model:
-    """Return an ALBERT student of a BERT teacher: the mean of its layers, and embeddings of width `vectors` by SVD."""
+    """Return an ALBERT student of BERT: a layer that is the mean of all, and embeddings of width `vectors` by SVD."""
     if type(teacher.config) is not BertConfig or teacher.shape:
         raise PretuneError(
             f"--student shared: the teacher must be an unpruned BERT model, not {teacher.family.name}; use another student"

@@ -118,7 +118,7 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run the compression steps that have no result yet, and return the last folder; errors are added to `failed`."""
+    """Run all compression steps without a result; return the last one's folder, and record errors in `failed`."""
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"

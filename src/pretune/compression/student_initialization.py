@@ -46,7 +46,7 @@ def student_depth(student: str, teacher: Model) -> int:
 
 
 def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> tuple[str, str | None]:
-    """Return the preset or folder that a student starts from, and a tokenizer folder for a preset, which has none.
+    """Return the preset or folder that a student starts from, and for a preset the teacher's folder for its tokenizer.
     A student that consists of layers of the teacher is saved in OUT/intermediate/start."""
     if is_preset(student):
         return student, str(find_folder(reference))

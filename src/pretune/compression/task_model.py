@@ -56,7 +56,7 @@ class TrainedModel:
         return self.model.objective or (self.task.name if self.task is not None else "")
 
     def read(self, file: str | Path | None, columns: Mapping[str, str]) -> Any:
-        """Return the labeled examples of a file (None for None); raise an error for labels the model does not know."""
+        """Return the labeled examples of a file, or None without a file; raise an error for labels new to the model."""
         if file is None:
             return None
         task = self.require_task(f"{file} has labeled examples")

@@ -33,7 +33,7 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model for a new tokenizer, in which known tokens keep their embeddings, and a report."""
+    """Return a copy of a model for a new tokenizer, where known tokens keep their embeddings, and counts of matches."""
     old = model.require_tokenizer()
     old_ids = match_tokens(old, tokenizer)
     tokens, matched = np.array(tokenizer.vocabulary), old_ids >= 0
@@ -82,7 +82,7 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Mode
 def extend_positions(
     model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy"
 ) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model with learned positions extended to `longest`, and a report.
+    """Return a copy of a model with learned positions extended to `longest`, and a report with both lengths.
     The old embeddings are repeated, as in Longformer (Beltagy et al., 2020), or interpolated, according to `how`."""
     before = model.backbone.max_positions
     if before is None:

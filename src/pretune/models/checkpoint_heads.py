@@ -16,7 +16,7 @@ from pretune.objectives.tasks.contrast import Contrast
 
 
 def stored_objectives(reference: ModelReference) -> Mixture | None:
-    """Return the objectives that a stored model has heads for, or None; `reference` is a folder or a model name."""
+    """Return the objectives that a stored model (a folder or a model name) has heads for; None if it has no heads."""
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:

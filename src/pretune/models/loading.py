@@ -171,7 +171,7 @@ def _read_renamed_heads(
     heads: Collection[str],
     tied: bool,
 ) -> dict[str, Tensor]:
-    """Return parameters for heads with custom names, read from the checkpoint's head for the same type of task."""
+    """Return parameters for heads whose tasks have custom names, read from the checkpoint's head of that task type."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
         own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."

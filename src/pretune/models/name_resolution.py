@@ -19,7 +19,7 @@ ModelReference: TypeAlias = str | os.PathLike[str]
 
 
 def find_folder(reference: ModelReference) -> Path:
-    """Return a model's folder (in sentence-transformers, its Transformer's), given a path or a bundled model's name."""
+    """Return the folder with a model's config.json and weights, given a path or the name of a bundled model."""
     name = os.fspath(reference)
     folder = transformer_folder(Path(name))
     if (folder / CONFIG_FILE).is_file():

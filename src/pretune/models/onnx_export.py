@@ -70,7 +70,7 @@ GraphScorer = Task | LanguageModel  # what computes the logits of an ONNX graph
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> GraphScorer | None:
-    """Return the task or else the language model whose logits a model's ONNX graph outputs, or None for no logits."""
+    """Return the task, or else the language-model head, whose logits an ONNX graph outputs; None for no logits."""
     for task in (task for task in tasks if task.name in model.root.heads):
         return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)

@@ -51,7 +51,7 @@ class OpenModel:
 
     @cached_property
     def stored(self) -> Mixture | None:
-        """The objectives that the model has trained heads for, or None."""
+        """The objectives that the model has trained heads for, or None if it has no heads."""
         return stored_objectives(self.folder)
 
     @cached_property
@@ -64,9 +64,9 @@ class OpenModel:
         return model
 
     def load(self, objectives: Mixture | None = None, ignore_mismatched: bool = False) -> Model:
-        """Return the model with the heads of the given objectives, as `load_model` does, on shared parameters.
+        """Return the model with heads for the given objectives; its parameters are shared with other calls.
 
-        Only heads whose parameters are not among the trained ones make it read the files again, once.
+        Files are read again, once, only for heads that need parameters which the trained heads do not have.
         """
         self.ignore_mismatched = self.ignore_mismatched or ignore_mismatched
         if objectives is not None and objectives == self.stored:
@@ -79,7 +79,7 @@ class OpenModel:
         return self._reread[name]
 
     def _read_again(self, objectives: Mixture | None) -> Model:
-        """Read a model with heads that `core` does not have from its folder, and let it use the backbone of `core`."""
+        """Read the model with the heads of other objectives from its folder, and share the backbone in memory."""
         from pretune.models.loading import load_model
 
         model = load_model(self.folder, objectives, ignore_mismatched=self.ignore_mismatched)
@@ -96,7 +96,7 @@ class ModelHandle(ABC):
     @property
     @abstractmethod
     def open_model(self) -> OpenModel:
-        """The model, whose weights are kept in memory."""
+        """The `OpenModel` for this object, which keeps the weights in memory."""
 
     @property
     @abstractmethod
@@ -108,7 +108,7 @@ class ModelHandle(ABC):
 
 
 def share_heads(model: Model, objectives: Iterable[Objective]) -> dict[str, nn.Module] | None:
-    """Return new heads of objectives that share the parameters of a model's heads, or None if some have others."""
+    """Return new heads for objectives with the parameters of a model's heads, or None if the model lacks some."""
     made: dict[str, nn.Module] = {}
     # As in `Model.add_heads`: an objective that uses the head of another one comes after it.
     for objective in sorted(objectives, key=lambda x: isinstance(x, RenamedTask) or x.shared_head != x.name):

@@ -52,7 +52,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class LogStepState(TypedDict):
-    """The losses of one step in a checkpoint: the sum and number of targets of each, and the budget used before it."""
+    """The losses of a step in a checkpoint: sum and number of targets per loss, and the budget used before the step."""
 
     sums: dict[str, float]
     totals: dict[str, float]
@@ -80,7 +80,7 @@ class CheckpointState(TypedDict):
 
 @dataclass
 class CheckpointWriter:
-    """A writer of training checkpoints in the background, one at a time, which keeps only the newest `keep`."""
+    """A writer of training checkpoints in the background, one at a time; it deletes all but the newest `keep`."""
 
     run: Path
     world: World
@@ -204,7 +204,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return state and tensors of a run's newest intact checkpoint, checked by the processes of `world`, or None."""
+    """Return state and tensors of a run's newest checkpoint with correct checksums; None if it has no checkpoints."""
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):

@@ -62,7 +62,7 @@ class CudaGraphs:
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Run the forward and backward pass of a batch with its data stream's CUDA graph, recorded at the first use.
-        Return the loss terms of the objectives `joint`, and their sum, each divided by its target count in `totals`."""
+        Return the loss terms of the objectives `joint`, and the sum of all terms, each divided by `totals[term]`."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before
@@ -70,7 +70,7 @@ class CudaGraphs:
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Record the forward and backward pass of the objectives `joint` on a batch as a CUDA graph, after warmup."""
+        """Record and return a CUDA graph of the forward and backward pass of the objectives `joint` on a batch."""
         inputs = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
@@ -107,7 +107,7 @@ class CudaGraphs:
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Clear the gradients of parameters that this step does not train during the block; restore them after it."""
+        """Inside the block, set gradients of parameters that this step does not train to None; then restore them."""
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))

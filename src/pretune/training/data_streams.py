@@ -94,7 +94,7 @@ class LengthStage:
 
 @dataclass
 class DataStreams:
-    """The data streams of several training objectives, from which batches are taken according to their shares."""
+    """The data streams of several training objectives, from which batches are taken according to each one's share."""
 
     mixture: Mixture
     streams: list[DataStream]  # those of the first stage, then those of the second, and so on

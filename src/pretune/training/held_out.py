@@ -25,8 +25,8 @@ def split_rows(count: int, share: float) -> tuple[Array, Array]:
 
 
 def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]:
-    """Return a token store, and the indices of its documents to train on and (a fraction `share`) to evaluate on.
-    If there are fewer than ten documents, the store is divided into passages first, which are held out instead."""
+    """Split a token store for training and evaluation; return the store, and the document indices for each of the two.
+    The fraction `share` is for evaluation; if there are fewer than ten documents, passages become documents first."""
     train, held_out = split_rows(store.documents, share)
     if share <= 0 or len(held_out):
         return store, train, held_out

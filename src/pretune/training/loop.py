@@ -213,7 +213,7 @@ class Eager:
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Run the forward and backward pass of a batch for the objectives `joint`; `stream` is ignored.
-        Return the loss terms, and their sum as a scalar, each divided by its number of targets, `totals[term]`."""
+        Return the loss terms, and the sum of all terms, each divided by its number of targets, `totals[term]`."""
         loss = self.model(joint, batch.to(self.device))
         # Replicas average their gradients, but the loss is a sum over all of them.
         objective = loss.over(totals) * self.world.size
@@ -273,7 +273,7 @@ def accumulate_gradients(
 
 
 def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """Return the numbers of targets per loss term, of tokens, and of FLOPs of batches, by name."""
+    """Return the totals of a list of batches by name: the targets of each loss term, the tokens, and the FLOPs."""
     counts = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     counts["tokens"] = sum(batch.tokens for batch in batches)
     counts["flops"] = sum(flops.training(batch) for batch in batches)
@@ -281,7 +281,7 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Set `dropout_seed` and seed the random generators for the batch at the position `pack`, from seed and step."""
+    """Seed the random generators and set `dropout_seed`, from `seed`, the step, and the batch's position `pack`."""
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)

@@ -33,7 +33,7 @@ class StepBatches:
 
 
 class Prefetcher:
-    """A source of the batches of training steps, which prefetches the next ones in a thread if `ahead` is set."""
+    """A source of the batches of training steps; with `ahead`, a thread prepares those of the next step."""
 
     def __init__(self, streams: DataStreams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned

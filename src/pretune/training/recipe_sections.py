@@ -251,7 +251,7 @@ def resolve_section(
     without: Mapping[type[TrainingSection], tuple[str, ...]] | None = None,
 ) -> Any_:
     """Return a recipe section with each key from `given` (the user), or else from the preset, or else from defaults.
-    A key that does not apply to the kind of section is an error if given, else None; keys in `without` are unset."""
+    A key that does not suit the optimizer or schedule is an error if given, else None; keys in `without` are None."""
     if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
         raise PretuneError(
             "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
@@ -282,7 +282,7 @@ def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) ->
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
-    """Unset the keys of a section that do not apply to its optimizer or schedule; raise an error if one was given."""
+    """Unset the keys of a section that do not suit its optimizer or schedule; raise an error if one is in `given`."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
     name = filled.recipe_key
     unused = {}

@@ -47,7 +47,7 @@ class Checkpointing(Callback):
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return whether this process was interrupted, and whether it is writing a checkpoint, as 0 or 1 each."""
+        """Return two flags, 0 or 1, to sum over processes: interrupted, and busy writing a checkpoint."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 

@@ -65,7 +65,7 @@ class Run(ModelHandle):
 
     @property
     def open_model(self) -> OpenModel:
-        """The model of the run; its weights stay in memory once the run is finished, and may change before that."""
+        """The model of the run; its weights stay in memory if the run is finished, otherwise they are read again."""
         if not self.finished:
             return OpenModel(self.folder, keep_alive=self.keep_alive)
         if self._opened is None:
@@ -131,7 +131,7 @@ class Run(ModelHandle):
         return as_dataframe(self.metrics())
 
     def _repr_html_(self) -> str:
-        """Return the results of the run as an HTML table, and those that are tables as one more each, for notebooks."""
+        """Return the results of the run as HTML for notebooks: one table, and one for each result that is a table."""
         facts = self.table()
         facts |= facts.pop("details", {})
         tables = {name: value for name, value in facts.items() if is_table(value)}
@@ -172,7 +172,7 @@ def copy_run_files(source: Path, folder: Path) -> None:
 
 
 def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
-    """Return results for display: scores first, costs last; those named in `trained` get the prefix train/.
+    """Return results for display: scores first, costs last as `details`; the rest, if in `trained`, with prefix train/.
 
     >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
     >>> list(arrange_results(facts, trained=["mlm", "flops"]))

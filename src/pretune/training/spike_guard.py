@@ -39,7 +39,7 @@ class SpikeGuard(Callback):
     seen: int = 0  # steps
 
     def allow_update(self, step: Step) -> bool:
-        """Return True if a step has no spike of loss or gradient norm; on a spike, return False or raise an error."""
+        """Return True if loss and gradient norm have no spike; on a spike, raise an error, or skip it (False)."""
         assert step.gradient_norm is not None
         loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
         spike = self.find_spike(loss, float(step.gradient_norm))

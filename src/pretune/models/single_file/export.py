@@ -59,7 +59,7 @@ ADVICE = "export it with --format hf, or use it with pretune"
 
 @dataclass
 class Exported:
-    """The parts of a model that a single file has: its head, the class of the interface for it, and its constants."""
+    """What an exported Python file contains besides the backbone: a head, a class for its users, and constants."""
 
     kind: type[interface.TextModel]
     head: str
@@ -69,7 +69,7 @@ class Exported:
 
     @property
     def method(self) -> str:
-        """The method that users call."""
+        """The name of the method that users of an exported file call, such as predict."""
         return self.example.partition("(")[0]
 
 
@@ -135,7 +135,7 @@ def causal_attention(root: Network) -> Iterator[None]:
 
 
 def choose_head(model: Model, objectives: Sequence[Objective], head: str | None) -> Exported:
-    """Return the head of a model to export, and how it is used; `head` names it."""
+    """Return the head to export, the one named `head` or by default that of the task, and its interface."""
     heads = model.root.heads
     by_name = {part.name: part for part in objectives if part.name in heads}
     if head == "none":
@@ -153,7 +153,7 @@ def choose_head(model: Model, objectives: Sequence[Objective], head: str | None)
 
 
 def exported_head(model: Model, objective: Objective) -> Exported:
-    """Return how the head of an objective is exported, or raise an error if it cannot be."""
+    """Return the head of an objective with its interface and constants for the exported file, or raise an error."""
     task: Any = objective.unwrapped if isinstance(objective, Task) else objective
     name, module = objective.name, model.root.heads[objective.name]
     model.require_trained(name, f"this {model.family.name}", "train it first")
@@ -199,7 +199,7 @@ def embedder(
     embedding: TextEmbedding | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Exported:
-    """Return how text embeddings are exported: with a head, or else with a pooling of the last layer."""
+    """Return the head for text embeddings in the exported file: `module`, or else a pooling of the last layer."""
     embedding = embedding or model.embedding or TextEmbedding()
     settings = settings or frame_settings(model)
     tokens = prompt_tokens(
@@ -211,7 +211,7 @@ def embedder(
 
 
 def frame_settings(model: Model) -> dict[str, Any]:
-    """Return the constants for the maximum length and for the special tokens around texts."""
+    """Return the constants of an exported file for the maximum length and for the special tokens around texts."""
     tokenizer, template = model.require_tokenizer(), model.family.template
 
     def frame(texts: int) -> tuple[tuple[int | str, int], ...]:
@@ -225,7 +225,7 @@ def frame_settings(model: Model) -> dict[str, Any]:
 
 
 def generation_settings(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:
-    """Return the constants for the tokens before prompts and at the end of texts."""
+    """Return the constants of an exported file for the tokens before prompts and at the end of generated texts."""
     before = tuple(tokenizer.role(role) for role in template.single[: template.single.index("A")])
     between = [role for role in template.document_template.single if role != "A"]
     empty = (tokenizer.role(between[-1]),) if between and tokenizer.has_role(between[-1]) else ()
@@ -234,7 +234,7 @@ def generation_settings(tokenizer: Tokenizer, template: Template) -> dict[str, A
 
 
 def single_file_source(model: Model, root: Network, exported: Exported, license: str | None) -> str:
-    """Return the source of the file."""
+    """Return the Python source of a single file with the network `root`, its head, and its interface."""
     settings = exported.settings | {"HEAD": exported.head, "TOKENS_PER_BATCH": interface.TOKENS_PER_BATCH}
     columns = {"position", "segment"} | ({"prompt"} if settings["PROMPT_TOKENS"] else set())
     program = Program(root, columns, settings)
@@ -247,7 +247,7 @@ def single_file_source(model: Model, root: Network, exported: Exported, license:
 
 
 def header(model: Model, exported: Exported, license: str | None) -> str:
-    """Return the docstring of the file: what it is, how it is used, where it comes from."""
+    """Return the docstring of an exported Python file: what model it is, how it is used, and where it comes from."""
     return f'''"""{title(model, exported)}
 
 Needs torch and tokenizers, and the files {WEIGHTS} and {TOKENIZER} beside this one:
@@ -265,23 +265,23 @@ Apache-2.0; {license_of_weights(license)}
 
 
 def title(model: Model, exported: Exported) -> str:
-    """Return one sentence that says what the file is."""
+    """Return a sentence that describes an exported model: what it does, its family, and its size."""
     first = (exported.kind.__doc__ or "").strip().rstrip(".")
     return f"{first}: {model.family.name} with {model.backbone.depth} layers of width {model.backbone.width}."
 
 
 def command_argument(exported: Exported) -> str:
-    """Return an example of an argument for the command line."""
+    """Return an example of a command-line argument for the exported file, such as "some text"."""
     return exported.example.partition("(")[2].strip("[]()")
 
 
 def license_of_weights(license: str | None) -> str:
-    """Return a clause about the license of the weights."""
+    """Return a clause that names the license of a model's weights, for the docstring of the exported file."""
     return f"the weights are licensed under {license}." if license else "the weights have the license of their model."
 
 
 def ending(exported: Exported) -> str:
-    """Return the end of the file: the function that loads the model, and the command line."""
+    """Return the last lines of an exported Python file: a function that loads the model, and a command line."""
     kind, method = exported.kind.__name__, exported.method
     vectors = ".tolist()" if exported.kind is interface.Embedder else ""
     if exported.kind is interface.MaskFiller:
@@ -300,7 +300,7 @@ if __name__ == "__main__":
 
 
 def readme(model: Model, exported: Exported, license: str | None) -> str:
-    """Return a short README for the folder."""
+    """Return a short README in Markdown for the folder of an exported model."""
     return f"""# {title(model, exported)}
 
 `pip install torch tokenizers`, then in this folder:
@@ -322,7 +322,7 @@ is licensed under Apache-2.0; {license_of_weights(license)}
 def check_outputs(
     model: Model, root: Network, exported: Exported, source: str, tensors: dict[str, Tensor], tokenizer: str
 ) -> None:
-    """Raise an error if the hidden states or the outputs of the file differ from those of the model."""
+    """Raise an error if the exported file `source` computes other hidden states or outputs than the model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_file(tensors, folder / WEIGHTS)
@@ -353,7 +353,7 @@ def check_outputs(
 
 
 def network_outputs(network: Any, packed: Any, exported: Exported) -> tuple[Tensor, Tensor]:
-    """Return the hidden states and the outputs of the head, for the network of the model or that of the file."""
+    """Return the hidden states and head outputs of a network, the original or that of the exported file."""
     head, last = network.heads[exported.head], network.backbone(packed).last
     states = last
     if exported.settings["READS_ALL_LAYERS"]:

@@ -74,7 +74,7 @@ class TextModel:
     """A network with its tokenizer."""
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        """Read the tokenizer and the weights of a folder."""
+        """Read the tokenizer and the weights of a model from its folder."""
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.device = device
         self.network = Network()
@@ -87,7 +87,7 @@ class TextModel:
         return ids
 
     def frame(self, first: list[int], second: Sequence[int] = ()) -> list[tuple[int, int]]:
-        """Return the tokens of one or two texts as (id, segment), truncated and with special tokens around them."""
+        """Return the tokens of one or two texts as pairs (id, segment), truncated, with special tokens added."""
         if not PAIR and second:
             raise ValueError("This model reads single texts only, since its tokenizer has no separator token.")
         if not second:
@@ -105,7 +105,7 @@ class TextModel:
         return framed
 
     def pack(self, rows: Sequence[Sequence[tuple[int, int]]]) -> Packed:
-        """Concatenate sequences of (id, segment), without padding."""
+        """Concatenate token sequences of (id, segment) to one batch, without padding."""
         tokens = [token for row in rows for token in row]
         columns = {
             "position": [place for row in rows for place in range(len(row))],
@@ -122,7 +122,7 @@ class TextModel:
         )
 
     def batches(self, rows: Sequence[Sequence[tuple[int, int]]]) -> Iterator[tuple[list[int], Packed]]:
-        """Yield batches of sequences of similar length, with the numbers of their rows."""
+        """Yield batches of sequences of similar length, each with the indices of its sequences in `rows`."""
         batch: list[int] = []
         for number in sorted(range(len(rows)), key=lambda number: len(rows[number])):
             if batch and (len(batch) + 1) * len(rows[number]) > TOKENS_PER_BATCH:
@@ -134,7 +134,7 @@ class TextModel:
 
     @torch.no_grad()
     def outputs(self, rows: Sequence[Sequence[tuple[int, int]]], per_token: bool = False) -> list[Tensor]:
-        """Return the outputs of the head for each sequence of (id, segment): one row, or one per token."""
+        """Return the head's output for each sequence of (id, segment), or for each of its tokens if `per_token`."""
         found: dict[int, Tensor] = {}
         head = self.network.heads[HEAD]
         if READS_ALL_LAYERS:
@@ -169,7 +169,7 @@ class Classifier(TextModel):
     """A classifier of texts, or of pairs of texts."""
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Return the label and the probabilities of each text; they are None for a text without tokens."""
+        """Return the label and class probabilities of each text or pair; they are None for a text without tokens."""
         sides = [[self.tokenize(text) for text in side] for side in ((texts,) if pairs is None else (texts, pairs))]
         rows = list(zip(*sides, strict=True))
         answers: list[dict[str, Any]] = []
@@ -195,7 +195,7 @@ class Regressor(TextModel):
     """A model that predicts a number for a text, or for a pair of texts."""
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Return the number of each text; it is None for a text without tokens."""
+        """Return the predicted number for each text or pair; it is None for a text without tokens."""
         sides = [[self.tokenize(text) for text in side] for side in ((texts,) if pairs is None else (texts, pairs))]
         rows = list(zip(*sides, strict=True))
         outputs = self.outputs([self.frame(*row) for row in rows])
@@ -234,7 +234,7 @@ class Tagger(TextModel):
         return answers
 
     def windows(self, number: int, words: list[str]) -> Iterator[tuple[int, list[int], dict[int, int]]]:
-        """Yield overlapping windows of a sentence: its number, token ids, and the word that begins at each token."""
+        """Yield overlapping windows of sentence `number`: this number, token ids, and words by their first token."""
         encoding = self.tokenizer.encode(" ".join(words).replace(PRIVATE, "  "), add_special_tokens=False)
         ends, end = [], -1
         for word in words:
@@ -300,7 +300,7 @@ class MaskFiller(TextModel):
 
     @torch.no_grad()
     def probabilities(self, ids: list[int], places: list[int]) -> Tensor:
-        """Return the probabilities of all tokens at some places of a sequence, (places, vocabulary)."""
+        """Return the probabilities of all vocabulary tokens at positions of a sequence, (places, vocabulary)."""
         backbone = self.network.backbone
         states = backbone(self.pack([[(token, 0) for token in ids]])).last[places]
         logits: Tensor = self.network.heads[HEAD](states, backbone.embed.tokens).float().cpu()
@@ -353,7 +353,7 @@ class Generator(TextModel):
 
 
 def keep_likely(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Set the logits to -inf of all but the `top_k` most likely tokens, or those with a total probability of `top_p`."""
+    """Set logits to -inf, except for the `top_k` most likely tokens or those with a total probability of `top_p`."""
     ordered, order = logits.sort(descending=True)
     shares = ordered.softmax(-1)
     dropped = torch.zeros_like(order, dtype=torch.bool)

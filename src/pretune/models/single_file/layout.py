@@ -28,12 +28,12 @@ FOR_ANNOTATIONS = {
 
 
 def loaded(node: ast.AST) -> set[str]:
-    """Return the names that occur anywhere in a definition, in annotations too."""
+    """Return all names that a syntax tree contains, including those in annotations."""
     return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
 def drop_annotations(node: ast.AST, known: Collection[str]) -> None:
-    """Remove the annotations of functions that contain names that the file does not define."""
+    """Remove type annotations with names that are not among the `known` names of the file."""
 
     def kept(annotation: ast.expr | None) -> ast.expr | None:
         names = {x.id for x in ast.walk(annotation) if isinstance(x, ast.Name)} if annotation is not None else set()
@@ -49,7 +49,7 @@ def drop_annotations(node: ast.AST, known: Collection[str]) -> None:
 
 
 def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collection[str]) -> dict[str, ast.stmt]:
-    """Return the definitions that the end of the file uses, and remove methods that nobody calls from their classes."""
+    """Return the definitions that the code `end` needs; remove uncalled methods of classes, unless `public`."""
     known = {*definitions, *FOR_ANNOTATIONS}
     for node in definitions.values():
         drop_annotations(node, known)
@@ -74,13 +74,13 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
 
 
 def measures_batches(node: ast.AST) -> bool:
-    """Return whether code calls len(packed)."""
+    """Return whether the code in a syntax tree takes the length of a batch, len(packed)."""
     calls = (x for x in ast.walk(node) if isinstance(x, ast.Call) and x.args)
     return any(isinstance(x.args[0], ast.Name) and x.args[0].id == "packed" and isinstance(x.func, ast.Name) and x.func.id == "len" for x in calls)  # fmt: skip
 
 
 def is_used(line: ast.stmt, attributes: Collection[str]) -> bool:
-    """Return whether a method or a field of a class is read anywhere."""
+    """Return whether a method or a field of a class is needed, given the names of all attributes that are read."""
     if isinstance(line, ast.FunctionDef):
         return line.name in attributes or line.name in ("forward", "__init__")
     return not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.target.id in attributes
@@ -131,7 +131,7 @@ def to_text(node: ast.stmt) -> str:
 
 
 def same_code(text: str, other: str) -> bool:
-    """Return whether two lines of source mean the same."""
+    """Return whether two lines of source have the same syntax tree."""
     try:
         return ast.dump(ast.parse(text.strip())) == ast.dump(ast.parse(other.strip()))
     except SyntaxError:
@@ -139,7 +139,7 @@ def same_code(text: str, other: str) -> bool:
 
 
 def comment_of(node: ast.stmt) -> str:
-    """Return the comment after a constant of the interface in its source, or ""."""
+    """Return the comment behind a constant where pretune's source defines it, or "" if there is none."""
     names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
     found = re.search(rf"^{names[0]}\b[^#\n]*(  # .*)$", inspect.getsource(interface), re.MULTILINE)
     return found[1] if found else ""

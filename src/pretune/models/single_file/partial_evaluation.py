@@ -41,14 +41,14 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Same:
-    """Modules or tensors of one type that an expression stands for, in several instances of a class."""
+    """The values, modules or tensors, that one expression has in several instances of a class."""
 
     values: tuple[Any, ...]
 
 
 @dataclass
 class Scope:
-    """What is known inside a function: its constants, the modules that `self` stands for, and its module's globals."""
+    """What is known about a function before it runs: constants, the modules that are `self`, and its globals."""
 
     names: Mapping[str, Any]  # the globals of the module
     instances: tuple[nn.Module, ...] = ()
@@ -59,7 +59,7 @@ class Scope:
     values: dict[str, Any] = field(default_factory=dict)  # local names whose value is a module or a tensor
 
     def evaluate(self, node: ast.AST) -> Any:
-        """Return the value of an expression, or UNKNOWN."""
+        """Return the value of an expression if it is known without running the code, else UNKNOWN."""
         match node:
             case ast.Constant(value):
                 return value
@@ -110,14 +110,14 @@ class Scope:
         return UNKNOWN
 
     def _junction(self, stop: bool, values: list[ast.expr]) -> Any:
-        """Return the value of `and` or, with `stop`, of `or`."""
+        """Return the value of `or` (if `stop` is True) or `and` (False) over expressions, or UNKNOWN."""
         found = [truth(self.evaluate(value)) for value in values]
         if any(value is stop for value in found):
             return stop
         return UNKNOWN if UNKNOWN in found else not stop
 
     def _compare(self, kind: type[ast.cmpop], left: Any, right: Any) -> Any:
-        """Return the result of a comparison, or UNKNOWN."""
+        """Return the result of comparing two values with the operator class `kind`, or UNKNOWN if one is unknown."""
         if UNKNOWN in (left, right):
             return UNKNOWN
         if isinstance(left, Same) or isinstance(right, Same):
@@ -127,7 +127,7 @@ class Scope:
         return COMPARISONS[kind](left, right)
 
     def _call(self, name: str, arguments: list[ast.expr]) -> Any:
-        """Return the result of a call, where it is known."""
+        """Return the result of calling the function `name` if it is known without running it, else UNKNOWN."""
         if name in NEVER:
             return NEVER[name]
         if name == "effective_pattern" and self.evaluate(arguments[1]) is None:
@@ -142,12 +142,12 @@ class Scope:
 
 
 def truth(value: Any) -> Any:
-    """Return the truth value of a known value, or UNKNOWN."""
+    """Return the truth value of a number, string, tuple, set, or None, and UNKNOWN for any other value."""
     return bool(value) if isinstance(value, (*PLAIN, tuple, frozenset)) else UNKNOWN
 
 
 def attribute(instances: tuple[Any, ...], name: str) -> Any:
-    """Return the value that an attribute has in all of some modules, or UNKNOWN if it differs."""
+    """Return the value that an attribute has in all the given modules, or UNKNOWN if they differ."""
     if isinstance(getattr(type(instances[0]), name, None), property):
         return UNKNOWN
     if not all(hasattr(instance, name) for instance in instances):
@@ -164,7 +164,7 @@ def attribute(instances: tuple[Any, ...], name: str) -> Any:
 
 
 class Folding(ast.NodeTransformer):
-    """One pass over a function that replaces known expressions and removes branches that cannot be reached."""
+    """A syntax tree transformer that replaces known expressions and removes branches that cannot be reached."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -204,7 +204,7 @@ class Folding(ast.NodeTransformer):
         return None
 
     def visit_For(self, node: ast.For) -> Any:
-        """Remove a loop over a container without modules."""
+        """Remove a `for` loop over a module container that is known to be empty."""
         container = node.iter.func.value if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Attribute) else node.iter  # fmt: skip
         known = self.scope.evaluate(container)
         if isinstance(known, Same) and all(isinstance(x, nn.ModuleDict | nn.ModuleList) and not len(x) for x in known.values):  # fmt: skip
@@ -212,7 +212,7 @@ class Folding(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> Any:
-        """Write out a list comprehension over known strings."""
+        """Replace a list comprehension over known values by a list of its elements."""
         (loop, *further) = node.generators
         known = self.scope.evaluate(loop.iter)
         if further or loop.ifs or not isinstance(loop.target, ast.Name) or not isinstance(known, tuple):
@@ -231,7 +231,7 @@ class Folding(ast.NodeTransformer):
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Take constants out of assignments to several names."""
+        """Split constants off an assignment to several names, as separate assignments."""
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             pairs = list(zip(target.elts, value.elts, strict=True))
@@ -250,13 +250,13 @@ class Folding(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> Any:
-        """Replace a name by its constant."""
+        """Replace a name whose value is a known constant by that constant."""
         if isinstance(node.ctx, ast.Load) and node.id in self.scope.constants:
             return as_node(self.scope.constants[node.id])
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        """Replace an attribute of the context that exported code does not have by its default."""
+        """Replace an attribute of `context` or `packed` that is constant in exported code by its value."""
         if (
             isinstance(node.value, ast.Name)
             and node.value.id in ("context", "packed")
@@ -266,7 +266,7 @@ class Folding(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """Remove calls that change nothing: of identities, of dropout, and casts of parameters to their own type."""
+        """Remove calls without effect, such as identities, dropout, and casts of parameters to their own type."""
         function = self.scope.evaluate(node.func)
         if (
             isinstance(function, Same)
@@ -299,12 +299,12 @@ class Folding(ast.NodeTransformer):
 
 
 def as_list(found: Any) -> list[Any]:
-    """Return what a visitor returned (a node, a list of nodes or None) as a list."""
+    """Return the result of a syntax tree visitor, which is a node, a list of nodes, or None, as a list."""
     return [] if found is None else found if isinstance(found, list) else [found]
 
 
 def as_node(value: Any) -> ast.expr:
-    """Return a constant as an expression."""
+    """Return the syntax tree of an expression for a constant."""
     return ast.parse(repr(value), mode="eval").body
 
 
@@ -324,7 +324,7 @@ def loaded_names(node: ast.AST) -> set[str]:
 
 
 def simplify(node: ast.FunctionDef) -> None:
-    """Remove what does nothing: code after `return`, unread and repeated assignments, and names that are read once."""
+    """Simplify a function in place: remove code after `return` and unread names, and inline names read only once."""
     inline_names(node)
     read = loaded_names(node)
     for line in [x for x in ast.walk(node) if isinstance(x, ast.Assign)]:
@@ -363,7 +363,7 @@ def simplify(node: ast.FunctionDef) -> None:
 
 
 def inline_names(node: ast.FunctionDef) -> None:
-    """Replace names that are assigned once, from an attribute, and read once, by that attribute."""
+    """Replace each local name that is assigned once, from an attribute, and read once, by this attribute."""
     stored = stored_names(node)
     loads = Counter(x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load))
     known = {}
@@ -377,18 +377,18 @@ def inline_names(node: ast.FunctionDef) -> None:
 
 
 class Renaming(ast.NodeTransformer):
-    """Replace names by expressions where they are read."""
+    """A syntax tree transformer that replaces names by given expressions where they are read."""
 
     def __init__(self, known: Mapping[str, ast.expr]) -> None:
         self.known = known
 
     def visit_Name(self, node: ast.Name) -> Any:
-        """Replace a name by its expression."""
+        """Replace a name that is read by the expression given for it, if there is one."""
         return self.known.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
 
 
 def fold_function(node: ast.FunctionDef, scope: Scope) -> ast.FunctionDef:
-    """Return a copy of a function with everything folded that is known in its scope, its constant parameters removed."""
+    """Return a copy of a function with constant parameters and all expressions known in `scope` evaluated."""
     made = copy.deepcopy(node)
     if ast.get_docstring(made) is not None:
         made.body[0] = ast.Expr(ast.Constant(first_line(ast.get_docstring(made) or "")))

@@ -70,7 +70,7 @@ class Program:
     """The definitions of an exported file by name, in an order in which each one follows those that it needs."""
 
     def __init__(self, root: nn.Module, columns: Iterable[str], settings: Mapping[str, Any]) -> None:
-        """Start with a network; `columns` are the features of its inputs, `settings` replace constants of the interface."""
+        """Take the network to export, the names of its per-token inputs (`columns`), and constants (`settings`)."""
         self.root, self.columns, self.settings = root, frozenset(columns), dict(settings)
         self.instances: dict[type, tuple[nn.Module, ...]] = {}
         for module in root.modules():
@@ -86,7 +86,7 @@ class Program:
     # -- names ------------------------------------------------------------------------------------------------------
 
     def require(self, name: str, module: ModuleType) -> ast.expr:
-        """Add what a global name of a module stands for, and return the expression for it in the exported file."""
+        """Add the definition of a module's global name to the exported file; return the expression for it there."""
         if name in self.settings:
             self.definitions.setdefault(name, assignment(name, as_node(self.settings[name])))
             return ast.Name(name, ast.Load())
@@ -119,11 +119,11 @@ class Program:
         return ast.Name(name, ast.Load())
 
     def scope(self, module: ModuleType, **known: Any) -> Scope:
-        """Return the scope of a function of a module."""
+        """Return what is known about a module's functions: its globals, constant settings, and the values `known`."""
         return Scope({**vars(module), **self.settings}, columns=self.columns, absent=ABSENT, **known)
 
     def function(self, value: FunctionType, constants: Mapping[str, Any]) -> str:
-        """Add a function, specialized for constant arguments, and return its name in the exported file."""
+        """Add a function, specialized for constant arguments, to the exported file; return its name there."""
         key = value.__module__, value.__name__, *sorted(constants.items(), key=str)
         if key in self.variants:
             return self.variants[key]
@@ -146,7 +146,7 @@ class Program:
         return made.name
 
     def plain_class(self, node: ast.ClassDef, module: ModuleType) -> None:
-        """Add a class that is not a part of the network, with all of its methods."""
+        """Add a class that is not a network module to the exported file, with all of its methods."""
         made = copy.deepcopy(node)
         made.decorator_list = [self.link(x, Scope(vars(module)), module) for x in made.decorator_list]
         made.bases = [self.link(x, Scope(vars(module)), module) for x in made.bases]
@@ -163,14 +163,14 @@ class Program:
         self.definitions[node.name] = made
 
     def link(self, node: Any, scope: Scope, module: ModuleType) -> Any:
-        """Replace the names in a definition by those of the exported file, adding what they stand for."""
+        """Replace the global names in a definition by those of the exported file, and add their definitions to it."""
         made = Linking(self, scope, module, frozenset(stored_names(node))).visit(node)
         return ast.fix_missing_locations(made)
 
     # -- the network --------------------------------------------------------------------------------------------------
 
     def add_network(self, user: type) -> None:
-        """Add the classes of the network, the class `Network`, and the class that uses it."""
+        """Add the network's module classes, the class `Network`, and the class for users, `user`, to the file."""
         self.definitions["Network"] = ast.Pass()
         self.require(user.__name__, sys.modules[user.__module__])
         del self.definitions["Network"]
@@ -194,7 +194,7 @@ class Program:
         self.definitions = network | {"Network": ast.parse(source).body[0]} | interface
 
     def method(self, kind: type, name: str) -> None:
-        """Add a method of a class of the network, and the methods of the same object that it uses."""
+        """Add the method `name` of a module class to the exported file, with the methods of `self` that it calls."""
         methods = self.methods.setdefault(kind, {})
         if name in methods or name not in own_methods(kind):
             return
@@ -216,7 +216,7 @@ class Program:
                 self.method(kind, found.attr)
 
     def accessed(self) -> set[str]:
-        """Return the names of attributes that code reads from other objects than `self`."""
+        """Return the names of all attributes that the exported code reads from objects other than `self`."""
         everything = [*self.definitions.values(), *(x for methods in self.methods.values() for x in methods.values())]
         return {
             x.attr
@@ -226,7 +226,7 @@ class Program:
         }  # fmt: skip
 
     def construct(self, module: Any) -> ast.expr:
-        """Return the expression that builds a module of the network, and add its class."""
+        """Return an expression that constructs a module of the network; add its class to the exported file."""
         kind = type(module)
         if isinstance(module, nn.Identity | Dropout):
             return as_call("nn.Identity")
@@ -265,7 +265,7 @@ class Program:
         return ast.Call(ast.Name(kind.__name__, ast.Load()), [], [ast.keyword(name, x) for name, x in values.items()])
 
     def module_class(self, kind: type, base: str = "nn.Module") -> None:
-        """Add a class of the network: a constructor with the values of this model, and the methods that are used."""
+        """Add a module class to the exported file, with a constructor for this model's values and the used methods."""
         if kind in self.parameters:
             return
         self.imports["nn"] = "from torch import nn"
@@ -282,7 +282,7 @@ class Program:
         self.definitions[kind.__name__] = ast.fix_missing_locations(made)
 
     def constructor(self, kind: type, instances: tuple[nn.Module, ...]) -> tuple[list[ast.stmt], list[str]]:
-        """Return `__init__` of a class, as a list, and its parameters: the attributes that differ between modules."""
+        """Return a class's `__init__` (in a list) and its parameters, the attributes that differ between instances."""
         own = {
             x.attr
             for method in self.methods.get(kind, {}).values()
@@ -316,7 +316,7 @@ class Program:
         return list(made), parameters
 
     def value(self, module: nn.Module, name: str) -> ast.expr:
-        """Return the expression for an attribute of a module: a constant, a parameter, a function, or another module."""
+        """Return an expression for an attribute of a module, which is a constant, tensor, function, or module."""
         value = getattr(module, name)
         if isinstance(value, nn.Module):
             return self.construct(value)
@@ -339,7 +339,7 @@ class Program:
         )
 
     def activation(self, value: Any) -> ast.expr:
-        """Return the expression for an activation function, as it is written in pretune."""
+        """Return the expression that defines an activation function in pretune's source."""
         module = sys.modules[type(ACTIVATIONS).__module__]
         (table,) = [x for x in ast.walk(module_tree(module.__name__)["ACTIVATIONS"]) if isinstance(x, ast.Dict)]
         for key, expression in zip(table.keys, table.values, strict=True):
@@ -350,7 +350,7 @@ class Program:
 
 
 class Linking(ast.NodeTransformer):
-    """Replace global names by those of the exported file, and specialize the functions that are called."""
+    """A syntax tree transformer that adapts global names to the exported file, and specializes called functions."""
 
     def __init__(self, program: Program, scope: Scope, module: ModuleType, local: frozenset[str]) -> None:
         self.program, self.scope, self.module = program, scope, module
@@ -358,24 +358,24 @@ class Linking(ast.NodeTransformer):
         scope.local = scope.local | local
 
     def visit_Name(self, node: ast.Name) -> Any:
-        """Resolve a global name."""
+        """Replace a global name by its expression in the exported file."""
         if isinstance(node.ctx, ast.Store) or node.id in self.local or node.id == "self":
             return node
         return self.program.require(node.id, self.module)
 
     def visit_arg(self, node: ast.arg) -> Any:
-        """Leave annotations alone; `drop_annotations` removes those that the file has no names for."""
+        """Return a parameter unchanged; `drop_annotations` later removes annotations with unknown names."""
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        """Link the body, the defaults and the decorators of a function."""
+        """Replace the global names in the body, the defaults, and the decorators of a function."""
         node.decorator_list = [self.visit(x) for x in node.decorator_list]
         node.args.defaults = [self.visit(x) for x in node.args.defaults]
         node.body = [self.visit(x) for x in node.body]
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Link the value of an annotated assignment."""
+        """Replace the global names in the value of an annotated assignment, but not in its annotation."""
         node.value = node.value and self.visit(node.value)
         return node
 
@@ -395,7 +395,7 @@ class Linking(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """Specialize a call of a function of pretune for its constant arguments."""
+        """Replace a call of one of pretune's functions by a call of its version for these constant arguments."""
         if not isinstance(node.func, ast.Name) or node.func.id in self.local:
             return self.generic_visit(node)
         target = self.scope.evaluate(node.func)
@@ -444,13 +444,13 @@ class Linking(ast.NodeTransformer):
 
 
 def is_brick(kind: type) -> bool:
-    """Return whether a class of modules is written into the file, and not replaced by one of torch."""
+    """Return whether the exported file defines this class of modules itself, rather than using one of torch."""
     known = (Linear, OutputLinear, LayerNorm, RMSNorm, Dropout, Network)
     return kind not in known and not kind.__module__.startswith("torch.")
 
 
 def own_methods(kind: type) -> set[str]:
-    """Return the names of the methods and properties of a class that pretune defines."""
+    """Return the names of the methods and properties that a class has from pretune, not from torch."""
     return {
         name
         for base in kind.__mro__
@@ -468,7 +468,7 @@ def reach_of(pattern: Pattern) -> tuple[int, int]:
 
 
 def several(items: list[ast.expr]) -> ast.expr:
-    """Return the expression for a list of modules, without repetitions."""
+    """Return an expression for a list of items, in which runs of equal items become comprehensions."""
     texts = [ast.unparse(item) for item in items]
     runs = [(text, len(list(group))) for text, group in groupby(texts)]
     kinds = list(dict.fromkeys(texts))
@@ -482,23 +482,23 @@ def several(items: list[ast.expr]) -> ast.expr:
 
 
 def assignment(name: str, value: ast.expr) -> ast.stmt:
-    """Return the assignment of a value to a name."""
+    """Return the syntax tree of the statement that assigns a value to a name."""
     return ast.fix_missing_locations(ast.Assign([ast.Name(name, ast.Store())], value))
 
 
 def as_node_from(text: str) -> ast.expr:
-    """Return the expression of a text."""
+    """Return the syntax tree of the expression in a text."""
     return ast.parse(text, mode="eval").body
 
 
 def as_call(name: str, *arguments: Any, **options: Any) -> ast.Call:
-    """Return the expression for a call of a function with expressions or constants."""
+    """Return the syntax tree of a call of the function `name`; arguments are expressions or constants."""
     values = [x if isinstance(x, ast.expr) else as_node(x) for x in arguments]
     return ast.Call(as_node_from(name), values, [ast.keyword(key, as_node(x)) for key, x in options.items()])
 
 
 def merge_forwarding(methods: dict[str, ast.FunctionDef]) -> None:
-    """Give `forward` the body of the method that it only passes its arguments on to, and remove that method."""
+    """If `forward` only calls another method with its own arguments, merge the two into `forward`."""
     if "forward" not in methods:
         return
     forward = methods["forward"]

@@ -47,7 +47,7 @@ class Packed:
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """The first token of each token's sequence, and the token after its last one, (n,) each."""
+        """The index of the first token of each token's sequence, and of the token after its last one, (n,) each."""
         return self.offsets[self.sequence], self.offsets[self.sequence + 1]
 
     @cached_property
@@ -68,7 +68,7 @@ class AttentionLayout:
 
 @dataclass
 class AttentionContext:
-    """The inputs of a layer besides hidden states."""
+    """The inputs of an attention layer besides hidden states, such as the layout of its sequences."""
 
     layout: AttentionLayout
     score_mod: ScoreMod | None = None
@@ -88,7 +88,7 @@ class BackboneOutput:
 
 
 def token_layout(packed: Packed) -> Packed:
-    """Return the tokens of a packed batch as queries or keys of an attention call."""
+    """Return packed tokens unchanged, as the queries or keys of an attention call."""
     return packed
 
 

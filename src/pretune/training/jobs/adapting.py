@@ -37,7 +37,7 @@ MIN_LETTERS = 4  # of a masked word
 
 @dataclass(frozen=True)
 class AdaptationResult:
-    """The result of domain adaptation: the run, and how the models before and after predict held-out text."""
+    """The result of domain adaptation: the run, and how well the model predicts held-out text before and after it."""
 
     run: Run
     before: dict[str, float]
@@ -48,18 +48,18 @@ class AdaptationResult:
         return str(self.run.folder)
 
     def describe(self) -> dict[str, Any]:
-        """Return the results of domain adaptation by name: those of the run, and the comparison before and after."""
+        """Return the results of domain adaptation by name: those of the run, and of the model before and after."""
         return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
 
     def table(self) -> dict[str, Any]:
-        """Return the results of domain adaptation for display: the comparison before and after, then the run."""
+        """Return results of domain adaptation for display: those of the model before and after, then of the run."""
         facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
         return {"run": facts.pop("run"), **compared, **facts}
 
     def _repr_html_(self) -> str:
-        """Return the comparison before and after as HTML tables, for notebooks."""
+        """Return a comparison of the model before and after domain adaptation as HTML tables, for notebooks."""
         parts = self.table()
         titles = {"held_out_text": "held-out text", "fills": "masked words in held-out text"}
         return "".join(as_html(parts[name], title) for name, title in titles.items() if name in parts)
@@ -80,7 +80,7 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 
 
 def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
-    """Continue the pretraining of a model on new text (the job `plan`), and compare it with the original model."""
+    """Run the job `plan`, which continues a model's pretraining on new text; compare the model before and after."""
     run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))

@@ -437,7 +437,7 @@ def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
 
 
 def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the limits of batches with `rows` sequences of at most `length` tokens, for the examples `arrangement`.
+    """Return the size limits of batches of `rows` sequences of at most `length` tokens, taken from `arrangement`.
     With `fixed`, all batches have one shape, into which almost every sample of `rows` sequences fits."""
     lengths = arrangement.labels.get("tokens", arrangement.lengths)
     _, group = np.unique(arrangement.labels.get("group", np.arange(len(arrangement))), return_inverse=True)

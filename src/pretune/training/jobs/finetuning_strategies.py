@@ -88,18 +88,18 @@ class Strategy:
         return starts
 
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
-        """Return the objectives to fine-tune with: `mixture`, or with the strategy freelb, its adversarial form."""
+        """Return the objectives to fine-tune with: `mixture`, with an adversarial `task` if the strategy has freelb."""
         if "freelb" not in self.parts:
             return mixture
         adversarial: Any = AdversarialTask(task, steps=int(self.parts["freelb"]))
         return mixture.with_part(adversarial)
 
     def update_hook(self, model: Model) -> Callable[[float], None] | None:
-        """Return a function to call after each update with the completed share of training (for pruning), or None."""
+        """Return a function that prunes after each update, given the used share of training; None without pruning."""
         return GradualMagnitudePruning(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
     def finish(self, model: Model) -> dict[str, float]:
-        """Merge adapters into a fine-tuned model; return its activation ranges if it was trained for quantization."""
+        """Merge adapters into a fine-tuned model; return its activation ranges, empty if not trained for int8."""
         merge_lora(model.backbone)
         model.sparse = model.sparse or "sparse" in self.parts
         return remove_fake_quantization(model.backbone)
@@ -128,7 +128,7 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
-    """Return the fine-tuning strategy `text`; auto is frozen for few examples of a task with a head, else full."""
+    """Parse a fine-tuning strategy; "auto" means frozen if the task has few examples and a head, otherwise full."""
     if text != "auto":
         strategy = parse_strategy(text)
         if "frozen" in strategy.parts and not has_head:

@@ -107,7 +107,7 @@ class HyperparameterSearch:
         at_once: int = 1,
     ) -> None:
         """Run up to `trials` trials, `at_once` in parallel, and start none that would exceed `seconds` in total.
-        `attempt(settings, folder)` trains one. The order in which trials finish does not affect later settings."""
+        `attempt(settings, folder)` runs one trial. The order in which trials finish does not affect later settings."""
         remove_temporaries(self.out)
         running: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
         with ThreadPoolExecutor(at_once) as threads:
@@ -173,7 +173,7 @@ class HyperparameterSearch:
         return rows
 
     def _spent(self, trials: int | None, seconds: float | None, running: int, at_once: int) -> bool:
-        """Return whether one more trial would exceed `trials` or `seconds`, while `running` of `at_once` are active."""
+        """Return whether another trial would exceed the limits `trials` or `seconds`, with `running` trials active."""
         done = [trial for trial in self.trials if trial.is_done]
         if trials is not None and len(done) + running >= trials:
             return True
@@ -181,7 +181,7 @@ class HyperparameterSearch:
         return seconds is not None and bool(done) and used + (running + 1) * used / len(done) > seconds * at_once
 
     def _next(self, running: int, at_once: int) -> Trial:
-        """Return the next trial to start while `running` of `at_once` run: an interrupted one, or a new one."""
+        """Return an interrupted or new trial to start, while `running` trials, of at most `at_once`, are active."""
         unfinished = [trial for trial in self.trials if not trial.is_done]
         if len(unfinished) > running:
             return unfinished[running]

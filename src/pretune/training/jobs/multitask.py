@@ -139,7 +139,7 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
 
 
 def task_of(joint: JointObjective) -> Any:
-    """Return the only named task among objectives that share a forward pass; raise an error if there is none."""
+    """Return the task with a custom name, as in "sst: classify"; raise an error unless `joint` has exactly one."""
     tasks = [part for part in joint.objectives if isinstance(part, RenamedTask)]
     if len(tasks) != 1:
         raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")
@@ -175,7 +175,7 @@ def answers_file(name: str) -> str:
 
 
 def evaluate_tasks(predictors: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """Score the predictions in `answers`; return TASK/METRIC values, and the sum of primary metrics as `score`."""
+    """Score each task's predictions; return metrics named TASK/METRIC, and the sum of primary metrics as `score`."""
     results: dict[str, float] = {}
     total = 0.0
     for name, predictor in predictors.items():

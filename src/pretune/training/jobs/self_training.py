@@ -33,7 +33,7 @@ Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
 def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
-    """Label texts with a teacher, train a student on them by `finetune`, and return the run and data of the student."""
+    """Label texts with a teacher, train a student on them by calling `finetune`, and return its run and its data."""
     assert plan.unlabeled is not None
     if not 0 < plan.confidence_threshold <= 1:
         raise PretuneError(

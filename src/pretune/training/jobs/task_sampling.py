@@ -25,7 +25,7 @@ POINTS = 64  # at which changing shares are integrated
 
 @dataclass(frozen=True)
 class TaskSampling:
-    """Sampling of tasks in proportion to (number of examples)^power; the power changes from `first` to `last`.
+    """Sampling of tasks in proportion to (number of examples)^power; training moves the power from `first` to `last`.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
     [0.75, 0.25]
@@ -35,7 +35,7 @@ class TaskSampling:
     last: float
 
     def shares(self, sizes: Sequence[int], weights: Sequence[float], progress: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the sampling share of each task, (tasks,), from its size and weight at a progress of 0 to 1."""
+        """Return the sampling share of each task, (tasks,), by size and weight, at a training progress of 0 to 1."""
         power = self.first + (self.last - self.first) * progress
         shares = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
         return np.asarray(shares / shares.sum())

@@ -146,7 +146,7 @@ def adapt(
     optimizer: Optimizer = LM_OPTIMIZER,
     schedule: Schedule = SCHEDULE,
 ) -> Run:
-    """Run ULMFiT's second stage: fine-tune a language model on the texts in `files`, with their vocabulary."""
+    """Run ULMFiT's second stage: give a language model the vocabulary of the texts in `files`, and fine-tune it."""
     if finished := finished_run(out / "texts"):
         return finished
     start, store = out / "start", out / "store"
@@ -203,7 +203,7 @@ def lowercases(tokenizer: Tokenizer) -> bool:
 
 
 def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
-    """Run ULMFiT's third stage: train a classifier on the language model of a run, with `rows` training examples."""
+    """Run ULMFiT's third stage: train a classifier from the language model of the run `adapted`, on `rows` examples."""
     if finished := finished_run(out / "task"):
         return finished
     epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)

@@ -84,7 +84,7 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
 
 
 def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer named in the settings for parameter groups; `muon` gets AdamW for all but hidden matrices."""
+    """Build the optimizer named in the settings for parameter groups; muon uses AdamW for all but hidden matrices."""
     lr = settings.lr or 1e-2
     moments: dict[str, Any] = {
         "lr": settings.lr or 0.0,

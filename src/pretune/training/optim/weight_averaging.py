@@ -20,7 +20,7 @@ from pretune.training.recipe_sections import Optimizer
 
 class WeightAverage(Callback):
     """A callback that keeps a running mean of all parameters, evaluates it, and returns it as the trained model.
-    With `ema_decay`, the mean is exponential; with `average_fraction`, it is plain over the end of the budget."""
+    With `ema_decay`, the mean is exponential; with `average_fraction`, it is unweighted, over the end of training."""
 
     name: ClassVar[str] = "average"
 

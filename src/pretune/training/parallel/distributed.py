@@ -125,7 +125,7 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return a network, wrapped in DDP or FSDP (`how`) for several processes; they sum gradients in `reduce_dtype`."""
+    """Return a network, wrapped in DDP or FSDP (`how`) under torchrun; gradients are summed in `reduce_dtype`."""
     if not world.joined:
         return root
     root.keep_all_gradients = True

@@ -39,7 +39,7 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return the full tensor, sharded like `like`, from the local rows of each process; all processes call this."""
+    """Return the full tensor from the local rows of all processes, split like `like`; all processes call this."""
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor
