@@ -409,7 +409,7 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
         )
     else:
         model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
-        model.report_skipped_heads(plan.model)
+        model.report_skipped_heads(plan.model, tasks_only=True)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(f"{plan.model}: an ONNX model cannot be trained; fine-tune the model before export")
         if model.shape.linear:
