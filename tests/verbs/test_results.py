@@ -30,6 +30,12 @@ def test_the_repr_shows_the_first_rows() -> None:
     assert len(repr(ResultTable("texts", [{"text": "x" * 1000}]))) < 150
 
 
+def test_named_values_are_printed_before_many_rows() -> None:
+    many = ResultTable("scores", ROWS, shown=20, facts={"mean": 0.5}).table()
+    assert list(many) == ["mean", "scores", "rows_left_out"] and len(many["scores"]) == 20
+    assert list(ResultTable("scores", ROWS, facts={"mean": 0.5}).table()) == ["scores", "mean"]
+
+
 def test_data_frames() -> None:
     pandas = pytest.importorskip("pandas")
     frame = ResultTable("scores", ROWS).to_pandas()

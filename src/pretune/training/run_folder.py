@@ -186,7 +186,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
     for name, value in results.items():
         if name == "run":
             first[name] = value
-        elif name.startswith("dev/"):
+        elif name.startswith(("dev/", "baseline/")):
             scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
         elif name in COST or name.startswith("gradient_norm"):
             details[name] = value

@@ -93,7 +93,9 @@ class ResultTable:
             rows = [{k: _shorten(v) for k, v in row.items()} for row in rows]
         left = len(self.rows) - len(rows)
         note = {"rows_left_out": left} if left else {}
-        return {self.name: rows, **note, **self.facts}
+        if self.shown is not None:  # many rows, which would push the named values out of sight
+            return {**self.facts, self.name: rows, **note}
+        return {self.name: rows, **self.facts}
 
 
 @dataclass(frozen=True)
