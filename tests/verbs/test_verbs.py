@@ -522,6 +522,8 @@ def test_scratch_reinitializes_the_same_network(pretrained: Run, labeled: Path, 
     assert not np.allclose(files["scratch"][name], files["kept"][name], atol=1e-3)
     assert all(np.array_equal(files["scratch"][key], files["again"][key]) for key in files["scratch"])
     assert not list((tmp_path / "kept").glob("checkpoints/*"))
+
+
 def test_prepare_says_that_a_store_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

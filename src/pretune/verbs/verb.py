@@ -94,7 +94,9 @@ def verb(
             try:
                 call = signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(explain_call(function, rules, args, kwargs) or f"{function.__name__}(): {error}") from None
+                raise TypeError(
+                    explain_call(function, rules, args, kwargs) or f"{function.__name__}(): {error}"
+                ) from None
             save_tables(function, call.arguments)
             given = list(set_options(signature, call.arguments))
             call.apply_defaults()
