@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,28 @@ def test_finetune_keeps_a_temporary_run_as_long_as_it_is_used(masked: Path, tmp_
     assert not folder.exists()
     kept = model.finetune(train, dev=train, out=tmp_path / "kept", **options)
     assert kept.folder == tmp_path / "kept"
+
+
+def test_adapt_keeps_a_temporary_run_as_long_as_it_is_used(masked: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"The train number {number} was late. We waited for hours." for number in range(40)))
+    model = pt.load(masked)
+    options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=96, max_length=24)}
+    adapted = model.adapt(text, **options)
+    folder = adapted.run.folder
+    assert os.fspath(adapted) == str(folder) and adapted.run.recipe["model"] == str(masked)
+    before, after = (f"{losses['mlm']:.4g}" for losses in (adapted.before, adapted.after))
+    assert repr(adapted) == f"AdaptationResult({str(folder)!r}, mlm {before} before and {after} after)"
+    assert pt.fill(adapted, MASKED) == pt.fill(folder, MASKED)
+    loaded = adapted.load()
+    assert loaded.reference == str(folder) and loaded.objective == "mlm"
+    del adapted
+    gc.collect()
+    assert folder.is_dir() and len(loaded.fill(MASKED)) == 3
+    del loaded
+    gc.collect()
+    assert not folder.exists()
+    assert model.adapt(text, tmp_path / "kept", **options).run.folder == tmp_path / "kept"
 
 
 def test_translate_and_evaluate_use_the_model_in_memory(masked: Path, tmp_path: Path, reads: list[Path]) -> None:

@@ -3,7 +3,7 @@
 Each command of the command line is a function of this module, with the same options.
 
 >>> import pretune as pt
->>> tokenizer = pt.train_tokenizer("corpus/", kind="wordpiece", size=30_000)  # doctest: +SKIP
+>>> tokenizer = pt.train_tokenizer("corpus/", kind="wordpiece", vocab_size=30_000, out="tokenizer/")  # doctest: +SKIP
 >>> store = pt.prepare("corpus/", tokenizer, out="store/")  # doctest: +SKIP
 >>> encoder = pt.pretrain("bert-small", store, budget=pt.Budget(seconds=900), out="runs/encoder")  # doctest: +SKIP
 >>> classifier = pt.finetune(encoder, "train.csv", dev="dev.csv", out="runs/classifier")  # doctest: +SKIP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
@@ -27,12 +27,14 @@ from pretune.verbs.inference.predict import predict
 from pretune.verbs.models.export import export
 from pretune.verbs.results import ResultSummary, ResultTable
 from pretune.verbs.shared_inputs import split_files
+from pretune.verbs.training.adapt import adapt
 from pretune.verbs.training.finetune import finetune
 
 if TYPE_CHECKING:
     from pretune.models.model import Model
     from pretune.runtime.arrays import Array
     from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.training.jobs.adapting import AdaptationResult
 
 MAX_LABELS = 8  # labels that `repr` lists
 
@@ -400,6 +402,33 @@ class LoadedModel(ModelHandle):
         temporary = TemporaryDirectory(prefix="pretune-", ignore_cleanup_errors=True)
         run = finetune(self, train, dev=dev, out=Path(temporary.name) / "run", **given)
         return Run(run.folder, keep_alive=temporary)
+
+    def adapt(self, data: Any, out: str | Path | None = None, **options: Any) -> AdaptationResult:
+        """Continue pretraining a copy of the model on your own text; the model itself is not changed.
+
+        The result compares both models on held-out text; its method `load` gives the adapted model.
+
+        Parameters
+        ----------
+        data
+            Files, folders, and glob patterns of text, or a store prepared with the model's tokenizer.
+        out
+            Folder for the run; by default a temporary folder, which is deleted when the result, and models loaded from
+            it, are no longer used.
+        options
+            Options of `pretune.adapt`, such as objective, budget, or language.
+
+        Examples
+        --------
+        >>> adapted = load("pretune-small-en").adapt("notes/*.txt", budget=Budget(seconds=60))  # doctest: +SKIP
+        >>> run = adapted.load().finetune("train.csv")  # doctest: +SKIP
+        """
+        given = {"ignore_mismatched": self._opened.ignore_mismatched, **options}
+        if out is not None:
+            return adapt(self, data, out=out, **given)
+        temporary = TemporaryDirectory(prefix="pretune-", ignore_cleanup_errors=True)
+        adapted = adapt(self, data, out=Path(temporary.name) / "run", **given)
+        return replace(adapted, run=Run(adapted.run.folder, keep_alive=temporary))
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder, which `pretune.load` and all commands read.

@@ -406,9 +406,11 @@ def test_only_measured_speed_is_reported(
         "pretune.compression.task_model.measure_costs",
         lambda models, examples: {name: Costs(100 - i, 1.0 / (1 + i), 1.0 + i) for i, name in enumerate(models)},
     )
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     results = pt.quantize(trained(), out=tmp_path / "small").results
     assert results["latency_speedup"] == 2.0 and "but" not in results
-    assert "faster" not in "".join(capsys.readouterr())
+    told = "".join(capsys.readouterr())
+    assert "faster" not in told and "quality was not measured; give labeled examples with --dev" in told
 
 
 @pytest.mark.parametrize("objective", ["prompt(verbalizer=no/yes)", "on"])

@@ -54,7 +54,7 @@ def test_report_matches_the_predictions(tmp_path: Path) -> None:
     low, high = (float(x) for x in report.scores()[0]["95% interval"].split(" – "))
     assert low < 0.95 < high
     assert [row["metric"] for row in report.scores()] == ["accuracy", "f1 (of 'yes')", "matthews"]
-    controls = {row["learner"]: row["accuracy"] for row in report.baseline_scores()}
+    controls = {row["learner"]: row["accuracy"] for row in report.baseline_scores}
     assert controls["this model"] == 0.95 and controls["always 'no'"] == 0.5 and controls["a bag of words"] == 1.0
     assert [row["place"] for row in report.worst_answers()] == ["line 5", "line 10"]
     page = "".join(report.sections())
@@ -63,13 +63,20 @@ def test_report_matches_the_predictions(tmp_path: Path) -> None:
 
 
 @pytest.mark.not_fast
-def test_no_report_is_written_without_predictions(tmp_path: Path) -> None:
+def test_no_report_is_written_without_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run")
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])
     assert write_report(run, material) is None
     lines = ['{"label": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}}'] * 4
     (run.folder / DEV_PREDICTIONS).write_text("\n".join(lines) + "\n")
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.evaluation.task_report.log_info", logged.append)
     assert write_report(run, material) == run.folder / "report.html"
+    assert run.results == {"model": "m", "objective": "classify", "baseline/accuracy": 1.0}
+    assert logged == [
+        "the model is not better than a bag of words (0.5 and 1 accuracy); try more epochs or a higher learning rate"
+    ]
+    assert list(run.table()) == ["run", "baseline/accuracy", "finished", "model", "objective"]
 
 
 def test_confidence_intervals_shrink_with_more_examples() -> None:

@@ -144,10 +144,31 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
         model.root.heads["classify"].pooler.dense.weight,
         load_file(tmp_path / "model.safetensors")["bert.pooler.dense.weight"],
     )
+    assert logged == [f"{tmp_path}: the head classify is new and starts from random weights"]
     logged.clear()
     model.report_skipped_heads(tmp_path)
     (line,) = logged
     assert line.startswith(f"{tmp_path}: these heads of the checkpoint were not loaded: cls.predictions")
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture", "dropped"),
+    [
+        ("bert", "BertForPreTraining", ""),
+        ("modernbert", "ModernBertForMaskedLM", ""),
+        ("bert", "BertForSequenceClassification", "classifier"),
+    ],
+)
+def test_fine_tuning_reports_only_dropped_heads_of_tasks(
+    family: str, architecture: str, dropped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    save(family, architecture, tmp_path)
+    model = load_model(tmp_path, parse_objective("answer"))
+    assert model.skipped_head_tensors
+    monkeypatch.setattr("pretune.models.model.log_info", logged.append)
+    model.report_skipped_heads(tmp_path, tasks_only=True)
+    assert logged == ([f"{tmp_path}: these heads of the checkpoint were not loaded: {dropped}"] if dropped else [])
 
 
 def test_an_unknown_head_is_refused(tmp_path: Path) -> None:

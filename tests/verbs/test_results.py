@@ -21,6 +21,21 @@ def test_slices_are_tables() -> None:
     assert table.to_dicts() == ROWS and table.to_dicts()[0] is not ROWS[0]
 
 
+def test_the_repr_shows_the_first_rows() -> None:
+    shown = repr(ResultTable("scores", ROWS, hidden=("details",), shown=20, facts={"mean": 0.5, "long": "x" * 1000}))
+    first, *rows, last = shown.splitlines()
+    assert first.startswith("ResultTable('scores', 50 rows, mean=0.5, long='xxx") and len(first) < 200
+    assert rows[1] == f"  {{'text': 'text 1', 'score': {1 / 7}}}" and len(rows) == 5 and last == "  … 45 more"
+    assert repr(ResultTable("scores", [])) == "ResultTable('scores', 0 rows)"
+    assert len(repr(ResultTable("texts", [{"text": "x" * 1000}]))) < 150
+
+
+def test_named_values_are_printed_before_many_rows() -> None:
+    many = ResultTable("scores", ROWS, shown=20, facts={"mean": 0.5}).table()
+    assert list(many) == ["mean", "scores", "rows_left_out"] and len(many["scores"]) == 20
+    assert list(ResultTable("scores", ROWS, facts={"mean": 0.5}).table()) == ["scores", "mean"]
+
+
 def test_data_frames() -> None:
     pandas = pytest.importorskip("pandas")
     frame = ResultTable("scores", ROWS).to_pandas()

@@ -23,6 +23,7 @@ from pretune.training.run_folder import Run
 from pretune.verbs.quickstart import MARKER
 from tests.support.cli import COMMAND, run_process
 from tests.support.cli import run_command as run
+from tests.support.tiny_models import small_tokenizer
 
 SMALL = ["--set", "batch.tokens=256", "--set", "batch.max_length=64"]
 
@@ -521,3 +522,14 @@ def test_scratch_reinitializes_the_same_network(pretrained: Run, labeled: Path, 
     assert not np.allclose(files["scratch"][name], files["kept"][name], atol=1e-3)
     assert all(np.array_equal(files["scratch"][key], files["again"][key]) for key in files["scratch"])
     assert not list((tmp_path / "kept").glob("checkpoints/*"))
+
+
+def test_prepare_says_that_a_store_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    text, tokenizer = tmp_path / "text.txt", small_tokenizer("wordpiece")
+    text.write_text("The train was late.")
+    for told in (False, True):
+        pt.prepare(text, tokenizer, out=tmp_path / "store", processes=1)
+        assert ("the store was already prepared from these files" in capsys.readouterr().err) == told

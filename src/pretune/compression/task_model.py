@@ -94,6 +94,8 @@ def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, An
             row[one.task.primary_metric] = scores[name]
         rows.append(row)
     first, last = next(iter(models)), list(models)[-1]
+    if dev is None and models[last].task is not None:
+        log_info("quality was not measured; give labeled examples with --dev")
     facts = summarize_gains(costs[first], costs[last])
     if "warning" in facts:
         log_info(f"the model was compressed, but {facts['warning']}")

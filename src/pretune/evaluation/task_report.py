@@ -14,7 +14,7 @@ from pretune.evaluation.confidence_intervals import COVERAGE, bootstrap_interval
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import positive_class, score
 from pretune.metrics.per_example import ScoredAnswer
-from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.html_report import (
     ChartLine,
     paragraph,
@@ -25,10 +25,10 @@ from pretune.runtime.html_report import (
     wrap_table,
 )
 from pretune.runtime.parsing import read_json, read_json_lines
-from pretune.runtime.progress import progress
+from pretune.runtime.progress import log_info, progress
 from pretune.training.jobs.finetuning import DEV_PREDICTIONS, TaskData
 from pretune.training.jobs.multitask import MultitaskData, answers_file
-from pretune.training.run_folder import Run
+from pretune.training.run_folder import RESULTS, Run
 
 REPORT = "report.html"
 WORST = 12  # examples shown
@@ -70,11 +70,27 @@ class TaskReport:
             rows.append(row)
         return rows
 
+    @cached_property
     def baseline_scores(self) -> list[dict[str, Any]]:
         """Return the scores of the model and of the trivial baselines, one row each."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
         given = {"this model": self.answers, **trivial_baselines(task, rows, dev)}
         return [{"learner": name, **score(task, answers, dev)} for name, answers in given.items()]
+
+    def compare_with_baseline(self) -> dict[str, float]:
+        """Return the best score of a trivial baseline as a result of the run; log if the model is not better than it."""
+        metric = self.material.primary_metric
+        own, *others = self.baseline_scores
+        if not others:
+            return {}
+        best = max(others, key=lambda row: row[metric])
+        if own[metric] <= best[metric] and own[metric] < 1:
+            where = f"{self.name}: " if self.name else ""
+            log_info(
+                f"{where}the model is not better than {best['learner']} ({own[metric]:.4g} and {best[metric]:.4g} {metric}); "
+                "try more epochs or a higher learning rate"
+            )
+        return {"/".join(filter(None, ("baseline", self.name, metric))): best[metric]}
 
     def confusion(self) -> str:
         """Return the confusion matrix as an HTML table, with the true classes in rows."""
@@ -141,7 +157,7 @@ class TaskReport:
             )
         title = f"{self.name}: scores" if self.name else "Scores"
         parts = [section(title, *map(paragraph, told), render_table(self.scores()))]
-        if len(beside := self.baseline_scores()) > 1:
+        if len(beside := self.baseline_scores) > 1:
             parts.append(section("Trivial baselines", render_table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
@@ -179,7 +195,10 @@ def short(text: str) -> str:
 
 
 def write_report(run: Run, material: TaskData | MultitaskData) -> Path | None:
-    """Write the HTML report of a run that has a dev set and return its path; None without a dev set."""
+    """Write the HTML report of a run that has a dev set and return its path; None without a dev set.
+
+    The best score of a trivial baseline becomes a result of the run, `baseline/METRIC`.
+    """
     tasks = {"": material} if isinstance(material, TaskData) else material.parts
     reports = []
     for name, one in tasks.items():
@@ -192,5 +211,7 @@ def write_report(run: Run, material: TaskData | MultitaskData) -> Path | None:
     with progress("report"):
         sections = [part for report in reports for part in report.sections()]
         content = render_page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
+        baselines = {name: value for report in reports for name, value in report.compare_with_baseline().items()}
     write_bytes(run.folder / REPORT, content.encode())
+    write_json(run.folder / RESULTS, {**run.results, **baselines})
     return run.folder / REPORT

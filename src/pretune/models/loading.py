@@ -150,7 +150,8 @@ def load_model(
         random = Network(model.random_backbone(seed)).tensors()
         found |= {name: random[name] for name in lacking}
     if new_heads := sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")}):
-        log_info(f"{folder}: randomly initialized the heads {', '.join(new_heads)}")
+        start = "head {} is new and starts" if len(new_heads) == 1 else "heads {} are new and start"
+        log_info(f"{folder}: the {start.format(', '.join(new_heads))} from random weights")
     model.root.load_state_dict(found, strict=False)
     disable_attention_dropout(model.root)  # config.json keeps its value
     if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:

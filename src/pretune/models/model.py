@@ -19,7 +19,7 @@ from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings
 from pretune.nn.embedding.character_cnn import CharacterEmbeddings
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
-from pretune.objectives import JointObjective, Loss, Objective, RenamedTask
+from pretune.objectives import JointObjective, Loss, Objective, RenamedTask, task_names
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -132,11 +132,21 @@ class Model:
                 f"shape), so its predictions would be random; {advice}"
             )
 
-    def report_skipped_heads(self, where: object) -> None:
-        """Log which heads of the checkpoint were not loaded, if any; `where` names the model."""
-        if self.skipped_head_tensors:
-            heads = dict.fromkeys(re.sub(r"(\.bias)?(\.weight)?$", "", name) for name in self.skipped_head_tensors)
+    def report_skipped_heads(self, where: object, *, tasks_only: bool = False) -> None:
+        """Log which heads of the checkpoint were not loaded, if any; `where` names the model.
+
+        With `tasks_only`, heads of pretraining objectives are left out: fine-tuning always replaces them.
+        """
+        skipped = [name for name in self.skipped_head_tensors if not (tasks_only and self._is_for_pretraining(name))]
+        if skipped:
+            heads = dict.fromkeys(re.sub(r"(\.bias)?(\.weight)?$", "", name) for name in skipped)
             log_info(f"{where}: these heads of the checkpoint were not loaded: {', '.join(heads)}")
+
+    def _is_for_pretraining(self, published: str) -> bool:
+        """Return whether a head tensor of a checkpoint, by its published name, may belong to a pretraining objective."""
+        table, names = self.family.table, self.family.table.our_names(published)
+        heads = {name.split(".")[1] for name in names if name.startswith("heads.")}
+        return published in (table.output, *table.copied) or bool(heads - set(task_names()))
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Add the heads of objectives, initialized at random from a seed; heads that the model already has are kept."""

@@ -112,9 +112,10 @@ class Run(ModelHandle):
         return TrainingHistory(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
-        """Return a prediction for each text with the run's model, whose weights are read once.
+        """Return a prediction for each text with the run's model, whose weights are read once, as a list of dictionaries.
 
-        The options are those of `predict_texts`: pairs, ignore_mismatched, and task.
+        The options are those of `predict_texts`: pairs, ignore_mismatched, and task. For a table that can become a data
+        frame, and for predictions on files, use `run.load().predict(…)`.
 
         >>> Run("runs/task").predict(["a delightful film"])[0]["label"]  # doctest: +SKIP
         'positive'
@@ -185,7 +186,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
     for name, value in results.items():
         if name == "run":
             first[name] = value
-        elif name.startswith("dev/"):
+        elif name.startswith(("dev/", "baseline/")):
             scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
         elif name in COST or name.startswith("gradient_norm"):
             details[name] = value

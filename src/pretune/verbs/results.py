@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
+from pretune.runtime.errors import quote
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 WIDTH = 80  # characters of a cell, where only some rows are shown
+REPR_ROWS = 5  # rows that `repr` shows
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,10 @@ class ResultTable:
     >>> table = ResultTable("words", [{"word": "a"}, {"word": "b"}, {"word": "c"}])
     >>> len(table), table[0], table[1:].to_dicts()
     (3, {'word': 'a'}, [{'word': 'b'}, {'word': 'c'}])
+    >>> table[:2]
+    ResultTable('words', 2 rows)
+      {'word': 'a'}
+      {'word': 'b'}
     """
 
     name: str
@@ -27,6 +34,15 @@ class ResultTable:
     shown: int | None = None  # number of rows printed in the terminal; None: all
     facts: dict[str, Any] = field(default_factory=dict)
     failure: str = ""  # why the command exits with an error after it has printed the table
+
+    def __repr__(self) -> str:
+        """Return the name of the table, the number of its rows, its named values, and the first rows, one per line."""
+        count = f"{len(self.rows)} {'row' if len(self.rows) == 1 else 'rows'}"
+        facts = [f"{name}={quote(value)}" for name, value in self.facts.items()]
+        rows = [{k: _shorten(v) for k, v in row.items() if k not in self.hidden} for row in self.rows[:REPR_ROWS]]
+        left = len(self.rows) - len(rows)
+        lines = [f"ResultTable({', '.join([repr(self.name), count, *facts])})", *map(repr, rows)]
+        return "\n  ".join([*lines, f"… {left} more"] if left else lines)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -77,7 +93,9 @@ class ResultTable:
             rows = [{k: _shorten(v) for k, v in row.items()} for row in rows]
         left = len(self.rows) - len(rows)
         note = {"rows_left_out": left} if left else {}
-        return {self.name: rows, **note, **self.facts}
+        if self.shown is not None:  # many rows, which would push the named values out of sight
+            return {**self.facts, self.name: rows, **note}
+        return {self.name: rows, **self.facts}
 
 
 @dataclass(frozen=True)

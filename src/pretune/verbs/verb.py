@@ -29,9 +29,9 @@ from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 from pretune.runtime.atomic_io import check_file_name
-from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.output_paths import Check, prepare_output
-from pretune.runtime.recipe import RecipeSection, parameter_types, table_parameters
+from pretune.runtime.recipe import RecipeSection, find_section, parameter_types, section_keys, table_parameters
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,7 +91,12 @@ def verb(
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            call = signature.bind(*args, **kwargs)
+            try:
+                call = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(
+                    explain_call(function, rules, args, kwargs) or f"{function.__name__}(): {error}"
+                ) from None
             save_tables(function, call.arguments)
             given = list(set_options(signature, call.arguments))
             call.apply_defaults()
@@ -114,6 +119,32 @@ def verb(
         return checked
 
     return decorate
+
+
+def explain_call(
+    function: Callable[..., Any], rules: Sequence[OptionRule], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Return what is wrong with the arguments of a call and what to do, or "" if their names and number are right."""
+    parameters = inspect.signature(function).parameters
+    name = f"{function.__name__}()"
+    for unknown in (key for key in kwargs if key not in parameters):
+        sections = [
+            f"{option}={section.__name__}({unknown}={quote(kwargs[unknown])})"
+            for option, hint in parameter_types(function).items()
+            if (section := find_section(hint)) and unknown in section_keys(section)
+            if not any(rule.never and f"{option}.{unknown}" in rule.options for rule in rules)
+        ]
+        advice = f"give {' or '.join(sections)}" if sections else suggest(unknown, parameters)
+        return f"{name} has no parameter {unknown!r}; {advice}"
+    positional = [key for key, own in parameters.items() if own.kind is own.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(positional):
+        return (
+            f"{name} takes {len(positional)} arguments without a name ({', '.join(positional)}), but {len(args)} were given; "
+            "give the others by name"
+        )
+    required = [key for key, own in parameters.items() if own.default is own.empty]
+    missing = [key for key in required if key not in {*positional[: len(args)], *kwargs}]
+    return f"{name} needs {' and '.join(missing)}; give {', '.join(f'{key}=…' for key in missing)}" if missing else ""
 
 
 def save_tables(function: Callable[..., Any], arguments: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.examples.splits import split_examples, warn_of_duplicates
-from pretune.training.jobs.finetuning import DEV_PREDICTIONS, SPLIT
+from pretune.training.jobs.finetuning import DEV_PREDICTIONS, SPLIT, read_task_data, resolve_finetuning
 from tests.support.one_word_task import share_here, start
 
 
@@ -97,6 +97,22 @@ def test_splits_keep_duplicates_together_and_every_label_in_training(names: list
     assert not {names[i] for i in learn} & {names[i] for i in judge}
     assert {labels[i] for i in learn} == set(labels)
     assert (learn, judge) == split_examples(rows, share, seed)
+
+
+@pytest.mark.parametrize("distinct", [60, 40])
+def test_the_size_of_a_split_with_duplicates_is_explained(
+    distinct: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr("pretune.training.jobs.finetuning.log_info", logged.append)
+    train = tmp_path / "train.csv"
+    rows = (f"text {number % distinct},{'ab'[number % distinct % 2]}\n" for number in range(60))
+    train.write_text("text,label\n" + "".join(rows))
+    job = {"train": str(train), "out": tmp_path / "run", "objective": "classify"}
+    material = read_task_data(resolve_finetuning("pretune-small-en", job))
+    together = "" if distinct == 60 else ", where rows with the same text stay together"
+    held_out = f"{len(material.dev)} of 60 examples are held out for evaluation"
+    assert logged == [f"{train}: {held_out}{together}; to use others, give --dev"]
 
 
 def test_leaked_examples_are_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,6 @@ def build_store(
     if (out / MANIFEST).is_file():
         store = Store(out)
         if all(store.manifest[key] == value for key, value in identity.items()):
-            log_info(f"{out}: the store was already prepared from these files")
             return store
         advice = if_option("out", ", or choose another --out")
         raise PretuneError(f"{out}: the folder contains a store prepared from other input; delete the folder{advice}")

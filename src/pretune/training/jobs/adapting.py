@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pretune.inference.fill import MASK, MaskFiller
 from pretune.models.loading import load_model
+from pretune.models.open_model import ModelHandle, OpenModel
 from pretune.objectives import parse_objective
 from pretune.runtime.notebook import as_html
 from pretune.runtime.randomness import EpochRandom
@@ -21,6 +22,9 @@ from pretune.training.jobs.pretraining_data import get_store
 from pretune.training.jobs.pretraining_settings import PretrainingJob
 from pretune.training.recipe_sections import Budget, Monitoring, resolve_section
 from pretune.training.run_folder import Run
+
+if TYPE_CHECKING:
+    from pretune import LoadedModel
 
 # A lower learning rate than from scratch, and batches small enough for many steps in minutes on a CPU.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -35,9 +39,23 @@ SENTENCE_LENGTH = (8, 24)  # minimum and maximum tokens of these sentences
 MIN_LETTERS = 4  # of a masked word
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdaptationJob(PretrainingJob):
+    """A domain adaptation job: a pretraining job that starts from a trained model and uses its tokenizer."""
+
+    command: ClassVar[str] = "adapt"
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the settings that determine the result of domain adaptation, named like the command-line options."""
+        return {name: value for name, value in super().recipe().items() if name != "tokenizer"}
+
+
 @dataclass(frozen=True)
-class AdaptationResult:
-    """The result of domain adaptation: the run, and how well the model predicts held-out text before and after it."""
+class AdaptationResult(ModelHandle):
+    """The result of domain adaptation: the run, and how well the model predicts held-out text before and after it.
+
+    Commands accept it in place of a model's path.
+    """
 
     run: Run
     before: dict[str, float]
@@ -46,6 +64,32 @@ class AdaptationResult:
 
     def __fspath__(self) -> str:
         return str(self.run.folder)
+
+    def __repr__(self) -> str:
+        losses = [
+            f", {name} {self.before[name]:.4g} before and {loss:.4g} after"
+            for name, loss in self.after.items()
+            if "/" not in name and name in self.before
+        ]
+        return f"AdaptationResult({str(self.run.folder)!r}{''.join(losses)})"
+
+    @property
+    def reference(self) -> str:
+        """The path of the run folder."""
+        return self.run.reference
+
+    @property
+    def open_model(self) -> OpenModel:
+        """The adapted model, whose weights are kept in memory."""
+        return self.run.open_model
+
+    def load(self) -> LoadedModel:
+        """Load the adapted model, to fill, embed, fine-tune, … with it.
+
+        >>> adapted.load().fill("Take two [MASK] a day.")["filled"]  # doctest: +SKIP
+        'take two tablets a day .'
+        """
+        return self.run.load()
 
     def describe(self) -> dict[str, Any]:
         """Return the results of domain adaptation by name: those of the run, and of the model before and after."""
@@ -79,7 +123,7 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
     return SETTINGS | small | {"monitor": {"max_eval_batches": factor}}
 
 
-def adapt(plan: PretrainingJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
+def adapt(plan: AdaptationJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
     """Run the job `plan`, which continues a model's pretraining on new text; compare the model before and after."""
     run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]

@@ -218,7 +218,10 @@ def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | N
         train_rows, dev_rows = split_examples(rows, seed=plan.seed)
         if dev_rows:
             advice = if_option("dev", "; to use others, give --dev")
-            log_info(f"{rows.file}: {len(dev_rows)} of {len(rows)} examples are held out for evaluation{advice}")
+            distinct = len({rows.duplicate_key(row) for row in range(len(rows))})
+            together = ", where rows with the same text stay together" if distinct < len(rows) else ""
+            held_out = f"{len(dev_rows)} of {len(rows)} examples are held out for evaluation"
+            log_info(f"{rows.file}: {held_out}{together}{advice}")
             rows, dev = rows.take(train_rows), rows.take(dev_rows)
     if plan.shots is not None:
         rows = sample_few_shot(rows, plan.shots, plan.seed, classes=bool(task.fit(rows).labels))
@@ -409,7 +412,7 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
         )
     else:
         model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
-        model.report_skipped_heads(plan.model)
+        model.report_skipped_heads(plan.model, tasks_only=True)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(f"{plan.model}: an ONNX model cannot be trained; fine-tune the model before export")
         if model.shape.linear:

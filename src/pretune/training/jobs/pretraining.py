@@ -52,7 +52,7 @@ def pretrain(
         return Run(plan.out)
     rank_consistency.check_shared_folder(world, plan.out)
     new = not (plan.out / RECIPE).is_file()
-    resuming = world.run_on_first(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or was_restarted()))
+    resuming = world.run_on_first(lambda: start_run(plan.out, plan.command, plan.recipe(), resume or was_restarted()))
     with remove_if_refused(plan.out, new and world.first):
         model, learned, training = prepare_training(
             plan, store, mixture, rows, world, device, transform, require_held_out

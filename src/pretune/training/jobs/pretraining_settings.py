@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,6 +35,7 @@ Fields = dict[str, Any]
 class PretrainingJob:
     """A pretraining job: model, data, objective, and all training settings."""
 
+    command: ClassVar[str] = "pretrain"  # the command whose recipe it is
     model: str
     data: list[str]
     out: Path

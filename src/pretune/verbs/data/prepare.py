@@ -48,9 +48,11 @@ def prepare(
     >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
     """
     from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import log_info
     from pretune.text.corpus.documents import NESTED_FORMATS
     from pretune.text.corpus.files import FORMATS, find_files
     from pretune.text.store.builder import StoreSettings, build_store
+    from pretune.text.store.store import MANIFEST
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.verbs.shared_inputs import as_path_list
 
@@ -65,4 +67,8 @@ def prepare(
         span_field=span_field,
     )
     files = find_files(as_path_list(corpus), NESTED_FORMATS if span_field else FORMATS)
-    return build_store(files, loaded, Path(out), settings, processes, executor)
+    existed = (Path(out) / MANIFEST).is_file()
+    store = build_store(files, loaded, Path(out), settings, processes, executor)
+    if existed:
+        log_info(f"{out}: the store was already prepared from these files")
+    return store

@@ -69,8 +69,9 @@ def adapt(
     folder = str(find_folder(reference))  # refuses a preset, which has no weights to continue from
     store, paths = store_and_paths(data)
     given = job_options(pretraining_settings.PretrainingJob, locals()) | {"tokenizer": folder}
-    plan = pretraining_settings.resolve_pretraining(
+    settings = pretraining_settings.resolve_pretraining(
         reference, paths, out, given, seed, device, adapting.default_settings(budget)
     )
+    plan = adapting.AdaptationJob(**vars(settings))
     check_same_recipe(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)
