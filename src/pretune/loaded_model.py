@@ -259,7 +259,13 @@ class LoadedModel(ModelHandle):
         return vectors[0] if isinstance(texts, str) else vectors
 
     def search(
-        self, query: str | Sequence[str], texts: Any, top_k: int = 5, *, text: str | None = None, pooling: str | None = None
+        self,
+        query: str | Sequence[str],
+        texts: Any,
+        top_k: int = 5,
+        *,
+        text: str | None = None,
+        pooling: str | None = None,
     ) -> ResultTable:
         """Find the texts whose embeddings are most similar to that of a query, best first.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,6 @@ from pretune import PretuneError
 from pretune.inference import search as engine
 from pretune.inference.embed import embed_texts
 from pretune.inference.search import SIMILARITIES, Match, nearest_vectors, search_texts
-from pretune.models.loading import load
 from pretune.nn.sentence_embedding import SIMILARITIES as KNOWN_SIMILARITIES
 from pretune.nn.sentence_embedding import TextEmbedding
 from tests.support.cli import run_command
@@ -31,9 +32,10 @@ def model() -> Path:
 def prompted_model(folder: Path, prompts: dict[str, str], similarity: str) -> Path:
     """Save the model with a description of its text embeddings that has prompts and a similarity."""
     embedding = TextEmbedding(prompts=prompts, default_prompt_name="other", similarity=similarity)
-    changed = load(start() / "start")
-    changed.objective, changed.options = "contrast", {"embedding": embedding}
-    changed.save(folder)
+    shutil.copytree(start() / "start", folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["pretune"] = {**config.get("pretune", {}), "embedding": embedding.write()}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
@@ -85,9 +87,7 @@ def test_search_equals_brute_force_on_embeddings(model: Path, block: int, monkey
         assert np.allclose([x.similarity for x in matches], scores[[x.index for x in matches]], atol=1e-5)
 
 
-def test_equal_texts_keep_their_order_and_blank_texts_are_skipped(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_texts_keep_their_order_and_blank_texts_are_skipped(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "BLOCK", 2)
     texts = ["", "red stone", " \t", "fire", "red stone", "water", "red stone"]
     (found,) = search_texts(model, ["red stone"], texts, top_k=10)
@@ -135,7 +135,10 @@ def test_all_inputs_give_the_same_texts(model: Path, tmp_path: Path) -> None:
     first = {"csv": 2, "tsv": 2, "jsonl": 1, "parquet": 1, "txt": 1}  # a header is a line
     for given, line in [
         *((tmp_path / f"a.{ending}", line) for ending, line in first.items()),
-        *((given, 1) for given in (str(tmp_path / "a.txt"), str(tmp_path / "*.txt"), table, table["text"], iter(TEXTS))),
+        *(
+            (given, 1)
+            for given in (str(tmp_path / "a.txt"), str(tmp_path / "*.txt"), table, table["text"], iter(TEXTS))
+        ),
     ]:
         rows = loaded.search("fire", given, top_k=6)
         assert [(row["similarity"], row["text"]) for row in rows] == expected
@@ -180,7 +183,9 @@ def test_wrong_inputs_are_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"the file is empty"):
         pt.embed(model, tmp_path / "empty.txt")
     (tmp_path / "notes.pdf").write_text("x")
-    expected = r"expected one of \.csv, .*\.parquet, each uncompressed or as \.gz, \.bz2, \.zst, \.xz$"
+    expected = (
+        r"expected one of \.txt, \.csv, \.tsv, \.jsonl, \.parquet, each uncompressed or as \.gz, \.bz2, \.zst, \.xz$"
+    )
     with pytest.raises(PretuneError, match=expected):
         pt.search(model, tmp_path / "notes.pdf", "a")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pretune.runtime.errors import PretuneError
-from pretune.text.corpus.files import file_format, read_lines
+from pretune.text.corpus.files import file_format, find_files, read_lines
 from pretune.text.examples.labeled import FORMATS as TABLE_FORMATS
 from pretune.text.examples.labeled import read_labeled
 
@@ -28,6 +28,7 @@ def read_text_file(file: Path, column: str | None = None) -> Iterator[NumberedTe
     >>> list(read_text_file(Path("notes.txt")))  # doctest: +SKIP
     [NumberedText(text='Buy milk.', line=1, file=PosixPath('notes.txt'))]
     """
+    (file,) = find_files(file, FORMATS)  # raises an error for another format
     if file_format(file) == ".txt":
         line = 0
         for line, text in read_lines(file):
