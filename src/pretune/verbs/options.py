@@ -63,10 +63,6 @@ Pooling = Annotated[
     "token), last, mean_sqrt_len, or weighted_mean. Join several with +.",
 ]
 
-TextInputs = Annotated[
-    Paths,
-    "Texts, or files or folders of them: .txt (one text per line), .csv, .tsv, .jsonl, or .parquet.",
-]
 ModelFolder = Annotated[str | Path, "Folder for the model."]
 
 # -- text -----------------------------------------------------------------------------------------------------------
@@ -75,6 +71,10 @@ Corpus = Annotated[
     Paths,
     "Files, folders, or glob patterns of text: .txt, .jsonl, .csv, .tsv, or .parquet, each uncompressed or as .gz, .bz2, "
     ".zst, .xz.",
+]
+TextInputs = Annotated[
+    Paths,
+    "Texts, or files or folders of them: .txt (one text per line), .csv, .tsv, .jsonl, or .parquet.",
 ]
 Store = Annotated[OpenStore | str | Path, "Token store made by `pretune prepare`."]
 Tokenizer = Annotated[LoadedTokenizer | str | Path, "Tokenizer folder or file, or the name of a bundled model."]
