@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pretune.verbs.inference.generate import generate
     from pretune.verbs.inference.neighbors import neighbors
     from pretune.verbs.inference.predict import predict
+    from pretune.verbs.inference.search import search
     from pretune.verbs.inference.translate import translate
     from pretune.verbs.models.export import export
     from pretune.verbs.models.import_model import import_model
@@ -114,6 +115,7 @@ __all__ = [
     "register_objective",
     "register_suite",
     "register_task",
+    "search",
     "show",
     "train_tokenizer",
     "train_vectors",
@@ -172,6 +174,7 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "register_objective": "pretune.objectives.registry",
     "register_suite": "pretune.evaluation.suites",
     "register_task": "pretune.objectives.registry",
+    "search": "pretune.verbs.inference.search",
     "show": "pretune.verbs.show",
     "train_tokenizer": "pretune.verbs.data.tokenizer",
     "train_vectors": "pretune.verbs.data.word_vectors",

@@ -18,12 +18,15 @@ from pretune.models.length_bucketing import arrange_texts
 from pretune.models.open_model import ModelHandle, OpenModel
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.notebook import as_html
+from pretune.text.examples.labeled import FORMATS as TABLE_FORMATS
+from pretune.text.examples.text_files import FORMATS as TEXT_FORMATS
 from pretune.training.run_folder import Run
 from pretune.verbs.inference.ask import ask
 from pretune.verbs.inference.embed import embed
 from pretune.verbs.inference.fill import fill
 from pretune.verbs.inference.generate import generate
 from pretune.verbs.inference.predict import predict
+from pretune.verbs.inference.search import search
 from pretune.verbs.models.export import export
 from pretune.verbs.results import ResultSummary, ResultTable
 from pretune.verbs.shared_inputs import split_files
@@ -245,7 +248,7 @@ class LoadedModel(ModelHandle):
         lenient = self._opened.ignore_mismatched
         if is_empty(texts):
             return self.embed(["a"], pooling=pooling, layer=layer, prompt=prompt, prompt_name=prompt_name)[:0]
-        if names_data(texts):
+        if names_data(texts, TEXT_FORMATS):
             rows = embed(
                 self, texts, text=text, pooling=pooling, layer=layer, prompt=prompt, prompt_name=prompt_name,
                 ignore_mismatched=lenient,
@@ -255,6 +258,45 @@ class LoadedModel(ModelHandle):
             raise PretuneError("text= names the column of a file or table, but texts were given; leave it out")
         vectors = embed_texts(self._opened, check_texts(texts), pooling, layer, lenient, prompt, prompt_name)
         return vectors[0] if isinstance(texts, str) else vectors
+
+    def search(
+        self,
+        query: str | Sequence[str],
+        texts: Any,
+        top_k: int = 5,
+        *,
+        text: str | None = None,
+        pooling: str | None = None,
+    ) -> ResultTable:
+        """Find the texts whose embeddings are most similar to that of a query, best first.
+
+        Rows have the rank, similarity, and text, and the line (of texts in memory, the position from 1).
+
+        Parameters
+        ----------
+        query
+            Text to search for, or several.
+        texts
+            Texts to search, a table of them, or files: .txt (one text per line), .csv, .tsv, .jsonl, or .parquet.
+        top_k
+            Number of texts to return for each query.
+        text
+            Column with the text in tables.
+        pooling
+            Pooling to use instead of the model's own, such as mean, cls, max, or last.
+
+        Examples
+        --------
+        >>> texts = ["Where is my parcel?", "I want a refund."]
+        >>> load("pretune-small-en").search("I want my money back.", texts, top_k=1)[0]["text"]
+        'I want a refund.'
+        """
+        if is_empty(texts):
+            return ResultTable("matches", [])
+        return search(
+            self, texts, check_texts(query), top_k=top_k, text=text, pooling=pooling,
+            ignore_mismatched=self._opened.ignore_mismatched,
+        )  # fmt: skip
 
     def predict(self, inputs: Any, **options: Any) -> dict[str, Any] | ResultTable:
         """Predict with a fine-tuned model, one prediction per text or row, in order.
@@ -479,13 +521,13 @@ def is_empty(inputs: Any) -> bool:
     return isinstance(given := as_list(inputs), list) and not given
 
 
-def names_data(inputs: Any) -> bool:
-    """Return whether the inputs are rows, a table, or files, rather than texts."""
+def names_data(inputs: Any, formats: Sequence[str] = TABLE_FORMATS) -> bool:
+    """Return whether the inputs are rows, a table, or files of the given formats, rather than texts."""
     given = as_list(inputs)
     if isinstance(given, list) and not all(isinstance(item, str) for item in given):
         return all(isinstance(item, str | os.PathLike | Mapping) for item in given)
     if isinstance(given, str | list):
-        return bool(split_files(given)[0])
+        return bool(split_files(given, formats)[0])
     return isinstance(given, os.PathLike | Iterable) and not isinstance(given, bytes)
 
 

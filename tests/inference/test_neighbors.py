@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 
 import pretune as pt
 from pretune.cli import VERBS
-from pretune.inference.neighbors import choose_diverse, word_vectors
+from pretune.inference.neighbors import choose_diverse, find_neighbors, word_vectors
 from pretune.models.loading import load_model
 from pretune.verbs.command_line import make_command
 from tests.support.cli import run_command
+from tests.support.one_word_task import start
 
 MONEY = [
     "He deposited the money at the bank.",
@@ -85,3 +87,13 @@ def test_diverse_members_are_chosen() -> None:
     vectors = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [0.0, 1.0]])
     assert choose_diverse(vectors, [0, 1, 2, 3], 3) == [0, 2, 3]
     assert choose_diverse(vectors, [1], 3) == [1]
+
+
+def test_the_word_is_looked_up_before_the_corpus_is_read() -> None:
+    def documents() -> Iterator[str]:
+        raise AssertionError("the corpus was read")
+        yield ""
+
+    for text in ("a red stone", " "):
+        with pytest.raises(pt.PretuneError, match="the word 'bird' is not in the text"):
+            find_neighbors(start() / "start", "bird", text, documents(), top_k=1, layer=-1, max_words=10, language="en")

@@ -251,6 +251,7 @@ def test_every_verb_that_reads_a_model_accepts_ignore_mismatched(tmp_path: Path,
     verbs: dict[str, Any] = {
         "fill": lambda **more: pt.fill(model, ["a [MASK]"], **more),
         "embed": lambda **more: pt.embed(model, ["a"], **more),
+        "search": lambda **more: pt.search(model, ["a"], "b", **more),
         "neighbors": lambda **more: pt.neighbors(model, "of", "one of", max_words=50, **more),
         "finetune": lambda **more: pt.finetune(
             model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more, num_seeds=1

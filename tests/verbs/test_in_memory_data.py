@@ -21,7 +21,7 @@ TABLES = {
     "pretrain": {"data"}, "adapt": {"data"}, "finetune": {"train", "dev", "unlabeled"}, "tune": {"train", "dev"},
     "ulmfit": {"train", "dev", "unlabeled"}, "evaluate": {"data"}, "compress": {"train", "dev"},
     "distill": {"train", "dev", "unlabeled", "data"}, "prune": {"train", "dev", "vocabulary_texts"},
-    "quantize": {"train", "dev"}, "predict": {"inputs"}, "embed": {"inputs"}, "ask": {"inputs", "examples"},
+    "quantize": {"train", "dev"}, "predict": {"inputs"}, "embed": {"inputs"}, "search": {"inputs"}, "ask": {"inputs", "examples"},
     "translate": {"inputs", "references"}, "neighbors": {"corpus"},
 }  # fmt: skip
 TINY: dict[str, Any] = {"budget": pt.Budget(steps=2), "batch": pt.Batching(size=8), "num_seeds": 1, "report": False}

@@ -1,1 +1,1 @@
-"""Inference with trained models: predict, fill masks, embed, find neighbors, ask, score likelihoods, and generate."""
+"""Inference with trained models: predict, fill masks, embed, search, find neighbors, ask, score likelihoods, and generate."""

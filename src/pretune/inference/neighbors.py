@@ -43,6 +43,8 @@ def find_neighbors(
     possible. `documents` are read until `max_words` words have been seen.
     """
     model = load_model(reference, ignore_mismatched=ignore_mismatched)
+    if text is not None:
+        check_word(model, word, text)  # before the documents are read
     sentences = list(take_sentences(documents, max_words, language))
     if not sentences:
         raise PretuneError("there are no sentences to search for neighbors; give text with --corpus")
@@ -106,6 +108,14 @@ def take_sentences(documents: Iterable[str], max_words: int, language: str) -> I
             seen += sentence.count(" ") + 1
             if seen >= max_words:
                 return
+
+
+def check_word(model: Model, word: str, text: str) -> None:
+    """Raise an error if a text does not contain a word."""
+    tokenizer = model.require_tokenizer()
+    batches = text_batches(model, [text])
+    words = [name for batch in batches for name in split_words(batch.packed[0], batch.rows, tokenizer)[1]]
+    find_word(words, np.zeros(len(words), np.int64), word, tokenizer, text)
 
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:

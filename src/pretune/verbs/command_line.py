@@ -31,6 +31,7 @@ from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import parse_parameters, split_docstring
 
 COMMON, ADVANCED, ALL_COMMANDS = GROUPS_OF_OPTIONS = ("Options", "Advanced", "Options of all commands")
+REPEATED = ("set", "query")  # lists of which each value has its own option: files may follow the value
 DISTRIBUTED = ("pretrain", "adapt")  # verbs that torchrun may start in several processes
 
 
@@ -155,7 +156,7 @@ def _cyclopts_parameter(option: Option) -> inspect.Parameter:
 
     settings = Parameter(
         name=None if option.positional else option.spelling,
-        consume_multiple=option.kind == list[str] and option.name != "set",
+        consume_multiple=option.kind == list[str] and option.name not in REPEATED,
         show_default=option.shows_default,
         help=option.help,
     )

@@ -50,6 +50,14 @@ def reads_files(o: Options) -> bool:
     return bool(split_files(rest)[0])
 
 
+def reads_tables(o: Options) -> bool:
+    """Return whether the inputs in the options `o` include files with columns, and not only texts and .txt files."""
+    from pretune.text.corpus.files import file_format
+    from pretune.verbs.shared_inputs import split_text_files
+
+    return any(file_format(file) != ".txt" for file in split_text_files(o.inputs)[0])
+
+
 def writes_cells(o: Options) -> bool:
     """Return whether the options `o` write a .csv or .tsv file, in which spreadsheets evaluate formulas."""
     from pretune.text.corpus.table_writer import UNTYPED
@@ -113,6 +121,7 @@ MISMATCH_RULE = only(
     "ignore_mismatched", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
 )
 COLUMNS_RULE = only("text", "pair", "columns", where="to files, not to texts", when=reads_files)
+TEXT_COLUMN_RULE = only("text", where="to tables, not to texts and .txt files", when=reads_tables)
 LANGUAGE_RULE = only(
     "language", where="to text files without a language prefix (LANGUAGE=PATH), not to stores", when=reads_plain_text
 )

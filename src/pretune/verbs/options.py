@@ -69,7 +69,12 @@ ModelFolder = Annotated[str | Path, "Folder for the model."]
 
 Corpus = Annotated[
     Paths,
-    "Files, folders, or glob patterns of text: .txt, .jsonl, .csv, .tsv, or .parquet, plain or .gz/.bz2/.xz/.zst.",
+    "Files, folders, or glob patterns of text: .txt, .jsonl, .csv, .tsv, or .parquet, each uncompressed or as .gz, .bz2, "
+    ".zst, .xz.",
+]
+TextInputs = Annotated[
+    Paths,
+    "Texts, or files or folders of them: .txt (one text per line), .csv, .tsv, .jsonl, or .parquet.",
 ]
 Store = Annotated[OpenStore | str | Path, "Token store made by `pretune prepare`."]
 Tokenizer = Annotated[LoadedTokenizer | str | Path, "Tokenizer folder or file, or the name of a bundled model."]

@@ -13,6 +13,7 @@ from pretune.runtime.errors import PretuneError
 
 if TYPE_CHECKING:
     from pretune.models.open_model import OpenModel
+    from pretune.text.examples.text_files import NumberedText
     from pretune.text.store.store import Store
 
 TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks read
@@ -133,10 +134,14 @@ def split_models(model: Any, inputs: Any) -> tuple[list[str | OpenModel], list[s
     return runs, rest
 
 
-def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
+def split_files(
+    inputs: Any, formats: Sequence[str] | None = None, folders: bool = False
+) -> tuple[list[Path], list[str]]:
     """Return the inputs as a list of files and a list of texts, one of which is empty.
 
     An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.
+    `formats` are the formats to look for in glob patterns and folders, by default those of tables. With `folders`, an
+    existing folder stands for the files in it.
 
     >>> split_files(["It is in a.csv", "no file"])
     ([], ['It is in a.csv', 'no file'])
@@ -144,16 +149,17 @@ def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
     from pretune.text.corpus.files import file_suffix, find_files
     from pretune.text.examples.labeled import FORMATS
 
+    formats = formats or FORMATS
     files: list[Path] = []
     texts: list[str] = []
     several: Iterable[Any] = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     for given in several:
         spaced = any(letter.isspace() for letter in str(given))
-        has_extension = file_suffix(Path(given)) in (*FORMATS, *TASK_FORMATS)
+        has_extension = file_suffix(Path(given)) in (".txt", *FORMATS, *TASK_FORMATS)
         if os.path.isfile(given):
             files.append(Path(given))
-        elif isinstance(given, os.PathLike) or (has_extension and not spaced):
-            files += find_files(given, FORMATS)
+        elif isinstance(given, os.PathLike) or (has_extension and not spaced) or (folders and os.path.isdir(given)):
+            files += find_files(given, formats)
         else:
             texts.append(given)
     if files and texts:
@@ -163,3 +169,30 @@ def split_files(inputs: Any) -> tuple[list[Path], list[str]]:
     if len(set(files)) < len(files):
         raise PretuneError(f"{max(files, key=files.count)}: this file is given twice; give it once")
     return files, texts
+
+
+def split_text_files(inputs: Any) -> tuple[list[Path], list[str]]:
+    """Return inputs that are texts, or files or folders of texts, as a list of files and a list of texts.
+
+    >>> split_text_files("a text")
+    ([], ['a text'])
+    """
+    from pretune.text.examples.text_files import FORMATS
+
+    return split_files(inputs, FORMATS, folders=True)
+
+
+def read_texts(inputs: Any, column: str | None) -> list[NumberedText]:
+    """Return the texts of inputs that are texts, or files or folders of texts; `column` names the column of tables.
+
+    >>> read_texts(["one", "two"], None)[1]
+    NumberedText(text='two', line=2, file=None)
+    """
+    from pretune.text.examples.text_files import NumberedText, read_text_file
+
+    files, texts = split_text_files(inputs)
+    found = [NumberedText(text, place) for place, text in enumerate(texts, 1)]
+    found += (text for file in files for text in read_text_file(file, column))
+    if not found:
+        raise PretuneError("no inputs were given; give texts or files")
+    return found

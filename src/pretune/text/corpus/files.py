@@ -52,18 +52,18 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Expand file paths, folders (searched recursively) and glob patterns to the files of the given formats."""
     if isinstance(paths, str | Path):
         paths = [paths]
-    found, endings = list[Path](), "/".join(COMPRESSIONS)
+    found, endings = list[Path](), f"each uncompressed or as {', '.join(COMPRESSIONS)}"
     for name in paths:
         path = Path(name)
         if path.is_dir():
             files = (p for p in path.rglob("*") if p.is_file() and file_format(p) in formats)
             inside = sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
             if not inside:
-                raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files (plain or {endings})")
+                raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files ({endings})")
             found += inside
         elif path.exists():
             if file_format(path) not in formats:
-                expected = f"expected one of {', '.join(formats)}, plain or {endings}"
+                expected = f"expected one of {', '.join(formats)}, {endings}"
                 raise PretuneError(f"{path}: unsupported file format; {expected}")
             found.append(path)
         elif glob.has_magic(str(name)):

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from pretune.runtime.output_paths import check_new_file
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import reads_files
+from pretune.verbs.option_modes import TEXT_COLUMN_RULE
 from pretune.verbs.results import ResultTable
-from pretune.verbs.verb import only, verb
+from pretune.verbs.verb import verb
 
 
-@verb(only("text", where="to files, not to texts", when=reads_files), out=check_new_file)
+@verb(TEXT_COLUMN_RULE, out=check_new_file)
 def embed(
     model: opt.Model,
-    inputs: opt.Paths = (),
+    inputs: opt.TextInputs = (),
     *,
     text: opt.Text = None,
     pooling: opt.Pooling = None,
@@ -27,12 +27,11 @@ def embed(
     """Compute an embedding for each text, in order.
 
     A model that was trained with `contrast`, or comes from sentence-transformers, uses its own pooling, normalization, prompts, and
-    maximum length.
+    maximum length. Of a .txt file, every line has an embedding, so that row i belongs to line i + 1; those of blank lines are
+    counted in a message, and meaningless.
 
     Parameters
     ----------
-    inputs
-        Texts to embed, or files of them: .csv, .tsv, .jsonl, or .parquet.
     layer
         Layer to pool: 0 for the token embeddings, -1 for the top layer.
     prompt
@@ -53,15 +52,9 @@ def embed(
 
     from pretune.inference.embed import embed_texts
     from pretune.runtime.atomic_io import write_bytes
-    from pretune.runtime.errors import PretuneError
-    from pretune.text.examples.labeled import read_labeled
-    from pretune.verbs.shared_inputs import open_reference, split_files
+    from pretune.verbs.shared_inputs import open_reference, read_texts
 
-    files, texts = split_files(inputs)
-    for file in files:
-        texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
-    if not texts:
-        raise PretuneError("no inputs were given; give texts or files")
+    texts = [item.text for item in read_texts(inputs, text)]
     vectors = embed_texts(open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()

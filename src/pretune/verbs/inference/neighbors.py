@@ -32,6 +32,8 @@ def neighbors(
 ) -> ResultTable:
     """Find the words of a corpus whose contextual embeddings are nearest to that of a word in its context.
 
+    This finds single words, each with a sentence where it occurs. To find texts by their meaning, use `search`.
+
     Without a context, the word is looked up in the corpus, and neighbors of its most different occurrences are shown.
 
     Parameters
