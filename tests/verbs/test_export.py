@@ -128,7 +128,7 @@ def test_one_of_several_heads_can_be_exported(tmp_path: Path) -> None:
     save(tmp_path / "odd", "bert", "0.5*mlm(mask_rate=0.3)|nsp")
     pt.export(tmp_path / "odd", head="mlm", out=tmp_path / "options")
     assert load(tmp_path / "options").objective == "mlm(mask_rate=0.3)"
-    with pytest.raises(PretuneError, match="no head 'lm'; its heads are: mlm, nsp"):
+    with pytest.raises(PretuneError, match="no head 'lm'; did you mean 'mlm'"):
         pt.export(run, head="lm", out=tmp_path / "none")
 
 

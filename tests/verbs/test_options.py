@@ -119,7 +119,7 @@ def test_options_are_described_once() -> None:
     used = set()
     for name, function in VERBS.items():
         own = parse_parameters(split_docstring(function.__wrapped__)[1].get("Parameters", ""))  # type: ignore[attr-defined]
-        whole = parse_parameters(split_docstring(function)[1]["Parameters"])
+        whole = parse_parameters(split_docstring(function)[1].get("Parameters", ""))
         assert list(whole) == list(inspect.signature(function).parameters) and all(whole.values()), name
         assert own.items() <= whole.items() and not shared & set(own.values()), name
         for option in own.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +21,8 @@ TEXT_PROMPTS = ("document", "passage", "corpus")
 SMALLEST_NORM = 1e-12  # the similarity to a zero vector is 0
 
 
-class Match(NamedTuple):
+@dataclass(frozen=True)
+class Match:
     """A text that was found: its index among the texts, and its similarity to the query."""
 
     index: int

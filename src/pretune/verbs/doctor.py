@@ -17,15 +17,12 @@ from pretune.verbs.verb import verb
 OK, SLOW, MISSING, FAILED = "ok", "slow", "missing", "failed"
 EXTRAS = {  # what the optional dependencies are for
     "export": "ONNX export and ONNX Runtime",
-    "serve": "serving models over HTTP",
     "cluster": "Ray clusters",
     "tune": "hyperparameter search",
     "eval": "translation metrics",
     "elmo": "published ELMo checkpoints",
     "vectors": "training word vectors",
-    "plot": "plots",
-    "sklearn": "scikit-learn estimators",
-    "docs": "building the documentation",
+    "pandas": "results as data frames",
 }
 LEFT_OUT = ("all", "dev", "docs")  # extras that are not a feature: everything, and the tools of developers
 LITTLE_DISK = LITTLE_MEMORY = 2e9  # bytes
