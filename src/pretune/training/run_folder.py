@@ -41,7 +41,7 @@ COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results 
 class Run(ModelHandle):
     """A training run in its folder, finished or not; commands accept it in place of a model's path.
 
-    >>> Run("runs/mine").metrics()[-1]["mlm"]  # doctest: +SKIP
+    >>> Run("runs/mine").results["dev/mlm"]  # doctest: +SKIP
     2.13
     """
 
@@ -117,8 +117,8 @@ class Run(ModelHandle):
         The options are those of `predict_texts`: pairs, ignore_mismatched, and task. For a table that can become a data
         frame, and for predictions on files, use `run.load().predict(…)`.
 
-        >>> Run("runs/task").predict(["a delightful film"])[0]["label"]  # doctest: +SKIP
-        'positive'
+        >>> [row["label"] for row in Run("runs/task").predict(["a delightful film"])]  # doctest: +SKIP
+        ['positive']
         """
         from pretune.inference.predict import predict_texts
 

@@ -339,7 +339,7 @@ class Tokenizer:
         """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
 
         >>> tokenizer.differing_frames(ROBERTA.template)  # doctest: +SKIP
-        [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
+        [('[CLS] A [SEP] B [SEP]', '<s> A </s></s> B </s>')]
         """
         backends = self.backend, with_template(self.backend, self.role_tokens, template)
         pairs = zip(*map(special_token_frames, backends), strict=False)
