@@ -18,8 +18,8 @@ import pretune
 from pretune.cli import VERBS
 from pretune.runtime.recipe import find_section, parameter_types, section_keys
 from pretune.training.recipe_sections import DEFAULTS, SECTIONS, TokenizerTraining
-from pretune.verbs.command_line import make_command, parse_docstring
-from pretune.verbs.commands import COMMANDS, STAGES
+from pretune.verbs.command_builder import make_command, parse_docstring
+from pretune.verbs.command_table import COMMANDS, STAGES
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "<!-- Written by script/reference_pages.py. Change the code and run the script instead of editing this page. -->"

@@ -129,7 +129,7 @@ def test_every_verb_has_recipe_set_and_json_and_documents_its_options(name: str)
     text = run(*name.split(), "--help").stdout
     for option in ("--recipe", "--set", "--json"):
         assert option in text
-    from pretune.verbs.command_line import parse_docstring
+    from pretune.verbs.command_builder import parse_docstring
 
     description, notes = parse_docstring(VERBS[name])
     import inspect

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pretune
 from pretune.runtime.errors import PretuneError, shorten
-from pretune.verbs.commands import COMMANDS, GROUPS, check_command, requested_command
+from pretune.verbs.command_table import COMMANDS, GROUPS, check_command, requested_command
 from pretune.verbs.help_text import ABOUT, format_command, format_group, format_overview
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run(requested: str | None, arguments: Sequence[str]) -> None:
     from cyclopts import CycloptsError
 
     if requested is not None:
-        from pretune.verbs.command_line import check_flags
+        from pretune.verbs.command_builder import check_flags
 
         check_flags(VERBS[requested], arguments)
     try:
@@ -155,6 +155,6 @@ if not TYPE_CHECKING:
         """Return the cyclopts command of a verb; cyclopts looks it up by import path when the command is used."""
         if name not in COMMANDS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from pretune.verbs.command_line import make_command
+        from pretune.verbs.command_builder import make_command
 
         return make_command(name, VERBS[name])

@@ -15,8 +15,8 @@ from pretune.runtime.errors import command_options, if_option
 from pretune.runtime.recipe import section_keys
 from pretune.text.examples.labeled import read_labeled
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
-from pretune.verbs.command_line import make_command, parse_docstring
-from pretune.verbs.commands import GROUPS
+from pretune.verbs.command_builder import make_command, parse_docstring
+from pretune.verbs.command_table import GROUPS
 from tests.support import call_graph
 from tests.support.cli import run_command
 from tests.support.pages import all_pages
@@ -38,8 +38,8 @@ FILLED_IN = {
     ("pretune.runtime.recipe", "_explain"),  # a missing parameter of the verb
     ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
     ("pretune.verbs.verb", "option_spelling"),  # the same
-    ("pretune.verbs.command_line", "Option", "spelling"),  # creates them
-    ("pretune.verbs.command_line", "check_flags"),  # one that was given
+    ("pretune.verbs.command_builder", "Option", "spelling"),  # creates them
+    ("pretune.verbs.command_builder", "check_flags"),  # one that was given
     ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
     ("pretune.cli", "make_app"),  # options of `pretune` itself
     ("pretune.cli", "install_completion"),

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pretune.cli import VERBS
-from pretune.verbs.command_line import make_command
+from pretune.verbs.command_builder import make_command
 from tests.support.paths import DOCS
 
 pytestmark = pytest.mark.end_to_end

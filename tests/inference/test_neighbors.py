@@ -12,7 +12,7 @@ import pretune as pt
 from pretune.cli import VERBS
 from pretune.inference.neighbors import choose_diverse, find_neighbors, word_vectors
 from pretune.models.loading import load_model
-from pretune.verbs.command_line import make_command
+from pretune.verbs.command_builder import make_command
 from tests.support.cli import run_command
 from tests.support.one_word_task import start
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pretune.verbs.commands import COMMANDS, GROUPS, STAGES
+from pretune.verbs.command_table import COMMANDS, GROUPS, STAGES
 
 ABOUT = "Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress."
 FLAGS = {
@@ -38,7 +38,7 @@ def format_group(group: str) -> str:
 
 def format_command(name: str, verb: Callable[..., Any]) -> str:
     """Return the help of a command: its description, then its options, the common ones first."""
-    from pretune.verbs.command_line import GROUPS_OF_OPTIONS, list_options, parse_docstring
+    from pretune.verbs.command_builder import GROUPS_OF_OPTIONS, list_options, parse_docstring
 
     options = list_options(verb)
     sections: list[tuple[str, list[tuple[str, str]]]] = []

@@ -6,8 +6,8 @@ import pytest
 
 import pretune
 from pretune.cli import VERBS
-from pretune.verbs.command_line import ADVANCED, ALL_COMMANDS, COMMON, GROUPS_OF_OPTIONS, list_options
-from pretune.verbs.commands import COMMANDS, GROUPS, STAGES, requested_command
+from pretune.verbs.command_builder import ADVANCED, ALL_COMMANDS, COMMON, GROUPS_OF_OPTIONS, list_options
+from pretune.verbs.command_table import COMMANDS, GROUPS, STAGES, requested_command
 from tests.support.cli import run_command as run
 
 MANY = 13  # options; a command with more of them declares the common ones
