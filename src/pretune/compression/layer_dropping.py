@@ -46,7 +46,7 @@ def layers_to_keep(
     method: str, count: int, depth: int, similarity: Callable[[], list[float]], seed: int = 0
 ) -> list[int]:
     """Return the indices of the layers to keep when a method, such as top or even, drops `count` of `depth` layers.
-    `similarity` returns how similar the output of each layer is to its input, for the method contributions.
+    The method "contributions" calls `similarity` for the similarity of each layer's output to its input.
 
     >>> layers_to_keep("even", 2, 6, list)
     [0, 1, 2, 4]

@@ -104,7 +104,7 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
 
 
 def make_demo_data(text: str, folder: Path) -> DemoData:
-    """Build token stores of the user's `text` and of the built-in texts in `folder`, all with one tokenizer."""
+    """Build token stores in `folder`, one of the user's `text` and others of built-in texts, all with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     pairs = [side for pair in (*PAIRS, *TURNS) for side in pair]
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]

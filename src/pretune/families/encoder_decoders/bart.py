@@ -164,7 +164,7 @@ HARMLESS = {
 
 
 def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Map published to pretune's parameter names for BART, mBART or Marian; `unused`: why some tensors are not read."""
+    """Return the published parameter names of BART, mBART or Marian; `unused` says which tensors are skipped, and why."""
     return NameTable(
         *COMMON,
         *rows,

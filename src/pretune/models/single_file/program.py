@@ -265,7 +265,7 @@ class Program:
         return ast.Call(ast.Name(kind.__name__, ast.Load()), [], [ast.keyword(name, x) for name, x in values.items()])
 
     def module_class(self, kind: type, base: str = "nn.Module") -> None:
-        """Add a module class to the exported file, with a constructor for this model's values and the used methods."""
+        """Write the class `kind`, derived from `base`, to the exported file: a constructor and the methods that are called."""
         if kind in self.parameters:
             return
         self.imports["nn"] = "from torch import nn"

@@ -94,7 +94,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         return plan_epoch(arrangement, packing, draws)
 
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
-        """Exchange a turn between matched windows, in place; return labels (m,): 0 real, 1 fake, -1 unmatched.
+        """Exchange one turn each between pairs of the m windows, in place; return labels (m,): 0 real, 1 fake, -1 no pair.
 
         `turn` and `spans` (m, k) are the turns of each window and their lengths; `dialogue` is each turn's dialogue.
         """

@@ -87,7 +87,7 @@ class TokenPassages:
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return the first and last passage token of each first answer, (questions, 2); NO_ANSWER without answers."""
+        """Return the first and last token of the first answer to each question, (n, 2); NO_ANSWER if it has no answers."""
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:

@@ -305,7 +305,7 @@ def _with_case_settings(
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
         setting = f"split_by_punct={wanted.get('split_by_punct', False)} in tokenizer_config.json"
-        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change one file")
+        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change one of the two")
     if (wanted["do_lower_case"], wanted["keep_accents"]) == ("Lowercase" in types, "StripAccents" not in types):
         return backend
     own = [step for step in steps if not _is_class_normalizer(step)]
@@ -330,7 +330,7 @@ def _split_text(
 def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
     if _split_text("a", backend.normalizer, backend.pre_tokenizer)[0] != "a":
         setting = "add_prefix_space=false in tokenizer_config.json"
-        raise PretuneError(f"{path}: the tokenizer prepends a space to texts, despite {setting}; change one file")
+        raise PretuneError(f"{path}: the tokenizer prepends a space to texts, despite {setting}; change one of the two")
 
 
 def _check_same(
