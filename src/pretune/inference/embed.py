@@ -21,7 +21,7 @@ from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tok
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.progress import log_info
 from pretune.text.packing.sequences import Sequences
 
@@ -59,7 +59,8 @@ def embed_texts(
     embedding: TextEmbedding = task.unwrapped.described
     if layer != TOP and (embedding.has_parameters or isinstance(task, OnLayerFeatures)):
         raise PretuneError(
-            f"{reference}: the embeddings of this model were trained on its last layer; leave out --layer"
+            f"{reference}: the embeddings of this model were trained on its last layer"
+            f"{if_option('layer', '; leave out --layer')}"
         )
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
