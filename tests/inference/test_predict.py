@@ -225,9 +225,9 @@ def test_texts_files_and_runs_are_distinguished(tmp_path: Path, monkeypatch: pyt
     write_csv(tmp_path / "two words.csv", 2)
     long = "x" * 10_000
     assert split_files(["a.csv", "two words.csv", tmp_path / "a.csv"])[1] == []
-    assert split_files(["see b.csv", "a.txt", "a", "", long, "nul\0"])[1] == [
+    assert split_files(["see b.csv", "a.md", "a", "", long, "nul\0"])[1] == [
         "see b.csv",
-        "a.txt",
+        "a.md",
         "a",
         "",
         long,
