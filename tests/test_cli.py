@@ -98,6 +98,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
+@pytest.mark.not_fast
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
     script = tmp_path / "pretune.bash"
@@ -115,6 +116,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
     assert "wordpiece" in complete("tokenizer", "train", "--kind", "w")
 
 
+@pytest.mark.not_fast
 def test_completion_is_installed_in_the_home_folder(tmp_path: Path) -> None:
     home = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / ".local" / "share")}
     answer = run_process("--install-completion", "--shell", "bash", env=home)

@@ -72,6 +72,7 @@ def fitted() -> Any:
     return tiny().fit(*data())
 
 
+@pytest.mark.not_fast
 def test_a_classifier_learns_and_its_outputs_agree(fitted: Any) -> None:
     texts, labels = data()
     assert fitted.classes_.tolist() == ["no", "yes"]
@@ -129,6 +130,7 @@ def test_labels_of_any_kind_come_back(names: tuple[Any, Any]) -> None:
     assert model.predict_proba(texts).shape == (64, 2)
 
 
+@pytest.mark.not_fast
 def test_a_regressor_learns_numbers(tmp_path: Path) -> None:
     texts, labels = data()
     y = [100.0 if label == "yes" else 50.0 for label in labels]
@@ -147,6 +149,7 @@ def test_balanced_classes_and_pooling_reach_the_task() -> None:
         tiny(class_weight="none").fit(texts, labels)
 
 
+@pytest.mark.not_fast
 def test_parameters_are_stored_unchanged_and_cloned(fitted: Any) -> None:
     again = clone(fitted)
     assert again.get_params() == fitted.get_params()
@@ -211,6 +214,7 @@ def test_an_embedder_reads_its_model_once_and_again_when_it_changes(tmp_path: Pa
     assert keep_open(str(folder)) is not one
 
 
+@pytest.mark.not_fast
 def test_grid_search_and_cross_validation_work() -> None:
     texts, labels = data()
     search = GridSearchCV(tiny(max_steps=2), {"learning_rate": [1e-3, 1e-2]}, cv=2).fit(np.array(texts), labels)
@@ -255,6 +259,7 @@ def test_bad_numbers_are_refused(y: Any, message: str) -> None:
         tiny(PretuneRegressor).fit(["a", "b"], y)
 
 
+@pytest.mark.not_fast
 def test_progress_is_silent_unless_wanted(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     texts = ["good " * 200, "bad " * 200]

@@ -66,6 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return pt.Run(folder)
 
 
+@pytest.mark.not_fast
 def test_methods_give_what_the_verbs_give(masked: Path, causal: Path, trained: Path) -> None:
     model = pt.load(masked)
     vectors = model.embed(TEXTS)
@@ -190,6 +191,7 @@ def test_saved_and_exported_models_give_the_same(trained: Path, tmp_path: Path) 
     assert pt.load(tmp_path / "saved").predict(TEXTS) == expected == pt.load(tmp_path / "exported").predict(TEXTS)
 
 
+@pytest.mark.not_fast
 def test_finetune_keeps_a_temporary_run_as_long_as_it_is_used(masked: Path, tmp_path: Path) -> None:
     train = tmp_path / "train.csv"
     train.write_text("text,label\n" + "good day,good\nbad day,bad\n" * 8)
@@ -210,6 +212,7 @@ def test_finetune_keeps_a_temporary_run_as_long_as_it_is_used(masked: Path, tmp_
     assert kept.folder == tmp_path / "kept"
 
 
+@pytest.mark.not_fast
 def test_adapt_keeps_a_temporary_run_as_long_as_it_is_used(masked: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"The train number {number} was late. We waited for hours." for number in range(40)))

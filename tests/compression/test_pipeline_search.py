@@ -34,6 +34,7 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
 
 
+@pytest.mark.not_fast
 def test_the_plot_leaves_the_backend_of_notebooks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib
 

@@ -76,6 +76,7 @@ def test_ties_keep_their_order_across_blocks() -> None:
     assert nearest_vectors(vectors[:1], [], 3) == [[]]
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("block", [2, 100])
 def test_search_equals_brute_force_on_embeddings(model: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "BLOCK", block)
@@ -96,6 +97,7 @@ def test_equal_texts_keep_their_order_and_blank_texts_are_skipped(model: Path, m
     assert search_texts(model, ["a"], ["", " "]) == [[]] and search_texts(model, [], texts) == []
 
 
+@pytest.mark.not_fast
 def test_prompts_and_similarity_of_the_model_are_used(tmp_path: Path) -> None:
     prompts = {"query": "red ", "passage": "blue ", "other": "green "}
     folder = prompted_model(tmp_path / "model", prompts, "dot")
@@ -108,6 +110,7 @@ def test_prompts_and_similarity_of_the_model_are_used(tmp_path: Path) -> None:
     assert search_texts(plain, [TEXTS[3]], TEXTS, top_k=1)[0][0].index == 3
 
 
+@pytest.mark.not_fast
 def test_lines_of_a_text_file_are_found(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     lines = ["\ufeffgood red stone", "", "bad blue fire\r", "   ", *ODD, "yellow bird"]
@@ -123,6 +126,7 @@ def test_lines_of_a_text_file_are_found(model: Path, tmp_path: Path) -> None:
     assert [row["text"] for row in vectors] == [line.strip("\ufeff\r") for line in lines]  # row i is line i + 1
 
 
+@pytest.mark.not_fast
 def test_all_inputs_give_the_same_texts(model: Path, tmp_path: Path) -> None:
     table = pd.DataFrame({"id": range(6), "text": TEXTS})
     table.to_csv(tmp_path / "a.csv", index=False)

@@ -15,6 +15,7 @@ TAGS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC"
 pairs = st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_size=1, max_size=15)
 
 
+@pytest.mark.not_fast
 @given(st.lists(pairs, min_size=1, max_size=4))
 def test_scores_equal_those_of_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip("seqeval.metrics")

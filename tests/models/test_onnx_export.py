@@ -178,6 +178,7 @@ def test_recurrent_networks_export_to_onnx(family: str, cell: str, tmp_path: Pat
     assert (tmp_path / GRAPH).is_file()
 
 
+@pytest.mark.not_fast
 def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
         write_graph(random_model("bart", small_tokenizer("byte-level-bpe"), "denoise"), tmp_path / GRAPH)

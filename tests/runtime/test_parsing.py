@@ -36,6 +36,7 @@ def depth(value: Any) -> int:
     return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
 
 
+@pytest.mark.not_fast
 @given(VALUES)
 def test_json_depth_equals_that_of_the_value(value: Any) -> None:
     text = json.dumps(value)

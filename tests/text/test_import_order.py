@@ -7,6 +7,8 @@ import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import pretune.text
 
 ROOT = Path(pretune.text.__file__).parent
@@ -30,6 +32,7 @@ def modules() -> dict[str, set[str]]:
     return {name: imported_modules(path) for name, path in files.items() if not name.endswith("__init__")}
 
 
+@pytest.mark.not_fast
 def test_packages_import_only_earlier_ones() -> None:
     stated = re.search(r"\w+(?: → \w+)+", pretune.text.__doc__ or "")
     assert stated is not None
@@ -45,5 +48,6 @@ def test_packages_import_only_earlier_ones() -> None:
     assert against == []
 
 
+@pytest.mark.not_fast
 def test_modules_have_no_import_cycles() -> None:
     assert len(list(TopologicalSorter(modules()).static_order())) == len(modules())

@@ -42,6 +42,7 @@ def test_training_stops_early_with_the_best_parameters(tmp_path: Path) -> None:
     same(stopped, short)
 
 
+@pytest.mark.not_fast
 def test_best_parameters_are_kept_when_the_budget_is_spent() -> None:
     scores = iter([float("nan"), 0.1, 0.3])
     whole = training(5, lambda _: next(scores))

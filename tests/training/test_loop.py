@@ -227,6 +227,7 @@ def test_failed_save_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: 
     assert not list((tmp_path / "checkpoints").glob(".tmp*"))
 
 
+@pytest.mark.not_fast
 def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     train(make("mlm+nsp", 9, tmp_path, save=2))
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000008", "step-00000009"]

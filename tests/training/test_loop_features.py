@@ -138,6 +138,7 @@ def test_dropout_stops_at_the_scheduled_progress() -> None:
     assert shares == [0.1] * 4 + [0.0] * 4  # two packs per step
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", ["mlm+nsp", "spans"])
 def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None:
     plain, again = make(name, 3), make(name, 3, gradient_checkpointing=True)

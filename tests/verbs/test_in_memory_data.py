@@ -48,6 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     return pt.finetune(start() / "start", pd.DataFrame(rows()), dev=iter(rows()), out=out, **TINY)
 
 
+@pytest.mark.not_fast
 def test_a_run_on_a_table_equals_the_run_on_its_file(run: pt.Run, tmp_path: Path) -> None:
     file = start() / "train.csv"
     assert weights(run) == weights(pt.finetune(start() / "start", file, dev=file, out=tmp_path / "run", **TINY))
@@ -89,6 +90,7 @@ def test_several_tasks_take_tables_by_name(tmp_path: Path) -> None:
     assert {"dev/first/accuracy", "dev/second/accuracy"} <= run.results.keys()
 
 
+@pytest.mark.not_fast
 def test_text_for_pretraining_is_a_column_of_a_table(tmp_path: Path) -> None:
     texts = pd.DataFrame({"body": [row["text"] for row in rows()], "id": range(64)})
     pieces = pt.train_tokenizer(texts, vocab_size=100)
@@ -104,6 +106,7 @@ def test_text_for_pretraining_is_a_column_of_a_table(tmp_path: Path) -> None:
     assert by_language.recipe["data"][0].startswith("en=")
 
 
+@pytest.mark.not_fast
 def test_compression_takes_tables(run: pt.Run, tmp_path: Path) -> None:
     small = pt.prune(run, drop_layers="top(1)", dev=pd.DataFrame(rows()[:8]), out=tmp_path / "small")
     assert small.results

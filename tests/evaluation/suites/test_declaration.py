@@ -80,6 +80,7 @@ def test_diagnostics_have_categories_and_use_the_model_of_another_task(tmp_path:
     assert tasks["ax"].uses_model_of == tasks["mnli-mm"].uses_model_of == "mnli" and "train" not in tasks["ax"].files
 
 
+@pytest.mark.not_fast
 def test_superglue_files_are_read(tmp_path: Path) -> None:
     write(tmp_path / "BoolQ/val.jsonl", [{"question": "is it", "passage": "It is.", "label": True, "idx": 0}])
     cause = {
@@ -145,6 +146,7 @@ def test_russian_superglue_files_are_read(tmp_path: Path) -> None:
     assert "answers" not in read("russian-superglue", "rucos", "test", tmp_path).rows[0]
 
 
+@pytest.mark.not_fast
 def test_xglue_files_of_several_languages_are_read(tmp_path: Path) -> None:
     write(tmp_path / "NER/de.dev", "Anna B-PER\nlief O\n\n\nsie O\n")
     write(tmp_path / "XNLI/de.dev", "Satz eins\tSatz zwei\tcontradictory\n")
@@ -166,6 +168,7 @@ def test_xglue_files_of_several_languages_are_read(tmp_path: Path) -> None:
     assert set(suite.select_tasks(["nc"]).tasks) == {"nc-en", "nc-de", "nc-es", "nc-fr", "nc-ru"}
 
 
+@pytest.mark.not_fast
 def test_other_file_formats_are_read(tmp_path: Path) -> None:
     (tmp_path / "TREC").mkdir()
     (tmp_path / "TREC/TREC_10.label").write_bytes("NUM:dist How far is Malm\xf6 ?\n".encode("latin-1"))

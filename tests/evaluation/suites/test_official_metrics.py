@@ -13,6 +13,7 @@ from pretune.evaluation.suites.official_metrics import METRICS, phenomena, suite
 from pretune.runtime.errors import PretuneError
 
 
+@pytest.mark.not_fast
 def test_every_metric_of_every_suite_is_known() -> None:
     names = {metric for name in suite_names() for task in find_suite(name).tasks.values() for metric in task.metrics}
     assert names <= METRICS.keys()

@@ -38,6 +38,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_counts_of_presets_match_the_releases(name: str) -> None:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM

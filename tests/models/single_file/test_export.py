@@ -209,6 +209,7 @@ def assert_close(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(("group", "family", "head"), CASES)
 def test_exported_files_give_the_answers_of_pretune(
     group: int, family: str, head: str, results: Callable[[int], Results]
@@ -262,6 +263,7 @@ def test_every_supported_family_is_tested() -> None:
     assert QUICK.keys() | LONG.keys() == set(FAMILIES)
 
 
+@pytest.mark.not_fast
 def test_the_verb_writes_a_folder_that_runs_on_the_command_line(tmp_path: Path) -> None:
     model = tiny("bert-tiny", small_tokenizer("wordpiece"), tmp_path / "bert", "mlm")
     facts = pt.export(model, out=tmp_path / "out", format="single-file", license="cc-by-4.0").facts
@@ -291,6 +293,7 @@ def test_heads_that_are_missing_or_not_supported_are_refused(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("backend", "message"), [("torch", "quantized models cannot"), ("onnx", "an ONNX graph cannot")]
 )

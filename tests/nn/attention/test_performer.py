@@ -57,6 +57,7 @@ def test_random_feature_sums_match_pairwise_products(name: str, lengths: list[in
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.not_fast
 @pytest.mark.parametrize("name", PATTERNS)
 def test_more_features_come_closer_to_softmax(name: str) -> None:
     layout = self_layout(random_packed([40, 24]))

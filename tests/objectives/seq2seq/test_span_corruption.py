@@ -197,6 +197,7 @@ def test_short_texts_are_corrupted_too() -> None:
     assert source.ids.tolist() == [7] and target.ids.tolist() == [7, 5, 8]
 
 
+@pytest.mark.not_fast
 @settings(max_examples=200)
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=40).map(np.array),

@@ -36,6 +36,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_jsonl(path)]
 
 
+@pytest.mark.not_fast
 @settings(max_examples=100, deadline=None)
 @given(TABLES)
 def test_any_table_of_json_values_reads_back_the_same(rows: list[dict[str, Any]]) -> None:
@@ -103,6 +104,7 @@ def repeated() -> Iterator[dict[str, Any]]:
     yield from ({"text": str(number)} for number in range(1000))
 
 
+@pytest.mark.not_fast
 def test_an_iterator_is_streamed_to_the_file() -> None:
     path = tables_to_files(repeated(), "data")
     assert "1000-rows" in path.name

@@ -86,6 +86,7 @@ def test_group_too_large_for_a_pack_is_rejected() -> None:
         plan_packs(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
 
 
+@pytest.mark.not_fast
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
 def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -12,6 +12,7 @@ from pretune.training.run_folder import RECIPE
 from tests.support.tiny_models import save_random_model
 
 
+@pytest.mark.not_fast
 def test_adapt_is_named_in_the_card_and_in_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
