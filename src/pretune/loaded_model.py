@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -320,10 +320,7 @@ class LoadedModel(ModelHandle):
 
             find_task(self._opened, options.get("task"))  # a model without a task is an error here, too
             return ResultTable("predictions", [])
-        if not names_data(inputs):
-            check_texts(inputs)
-        rows = predict(self, as_list(inputs), **{"ignore_mismatched": self._opened.ignore_mismatched, **options})
-        return rows[0] if isinstance(inputs, str) and not names_data(inputs) and "out" not in options else rows
+        return self._apply(predict, inputs, options)
 
     def generate(self, prompts: str | Sequence[str], **options: Any) -> dict[str, Any] | ResultTable:
         """Generate text from prompts with greedy decoding, sampling, or beam search.
@@ -363,10 +360,17 @@ class LoadedModel(ModelHandle):
         """
         if is_empty(inputs):
             return ResultTable("answers", [])
-        if not names_data(inputs):
+        return self._apply(ask, inputs, options)
+
+    def _apply(
+        self, verb: Callable[..., ResultTable], inputs: Any, options: dict[str, Any]
+    ) -> dict[str, Any] | ResultTable:
+        """Return the rows that a verb computes for texts, rows, or files; for a single text, its row."""
+        are_data = names_data(inputs)
+        if not are_data:
             check_texts(inputs)
-        rows = ask(self, as_list(inputs), **{"ignore_mismatched": self._opened.ignore_mismatched, **options})
-        return rows[0] if isinstance(inputs, str) and not names_data(inputs) and "out" not in options else rows
+        rows = verb(self, as_list(inputs), **{"ignore_mismatched": self._opened.ignore_mismatched, **options})
+        return rows[0] if isinstance(inputs, str) and not are_data and "out" not in options else rows
 
     @overload
     def tokenize(self, texts: str) -> TokenizedText: ...  # type: ignore[overload-overlap]

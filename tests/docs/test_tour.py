@@ -87,7 +87,7 @@ def test_outputs_have_no_paths_of_a_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Run('/tmp/pretune-1/run')", "/home/me", r"C:\\Users", "at /work/x", "http://localhost"]
+    "text", ["Run('/tmp/pretune-1/run')", "/home/me", r"C:\\Users", "at /srv/x", "http://localhost"]
 )
 def test_paths_of_a_machine_are_found(text: str) -> None:
     assert MACHINE_PATH.search(text)

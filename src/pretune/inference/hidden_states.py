@@ -15,14 +15,13 @@ from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.inference.nan_check import check_not_nan
-from pretune.models.length_bucketing import TOKENS, text_batches
+from pretune.models.length_bucketing import rows_by_length, text_batches
 from pretune.models.model import Model
 from pretune.nn.attention.attention_weights import recorded_attention_weights
 from pretune.packed import Packed, pack
 from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, quote
-from pretune.text.packing.batch_planning import plan_packs
 
 
 @dataclass(frozen=True)
@@ -171,11 +170,7 @@ def id_batches(model: Model, sequences: Sequence[Sequence[int]]) -> Iterator[tup
             )
         arrays.append(np.array(sequence, dtype=np.int64))
     lengths = np.array(list(map(len, arrays)), dtype=np.int64)
-    order = np.argsort(lengths, kind="stable")
-    tokens = max(TOKENS, int(lengths.max(initial=0)))
-    plan = plan_packs(lengths[order], tokens=tokens, sequences=1 << 30, shuffle=False)
-    for index in range(len(plan)):
-        rows = order[plan.pack(index)]
+    for rows in rows_by_length(lengths):
         ids = np.concatenate([arrays[row] for row in rows])
         columns = {"segment": np.zeros(len(ids), dtype=np.int64)}
         if model.tokenizer is not None and model.tokenizer.characters:

@@ -10,6 +10,7 @@ import numpy as np
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.model import Model
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.progress import log_info
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.batch_planning import plan_packs
@@ -45,9 +46,14 @@ def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
     """Yield batches of sequences of similar length, modified by a function `change`; `batch.rows` has their indices."""
-    order = np.argsort(arrangement.lengths, kind="stable")
-    lengths = arrangement.lengths[order]
-    plan = plan_packs(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)
+    for rows in rows_by_length(arrangement.lengths):
+        yield collate(change(arrangement.take(rows)), filler=arrangement.tokenizer.roles.get("padding", 0))
+
+
+def rows_by_length(lengths: Array) -> Iterator[Array]:
+    """Yield the indices of the sequences of each batch, sequences of similar length together, given all lengths."""
+    order = np.argsort(lengths, kind="stable")
+    tokens = max(TOKENS, int(lengths.max(initial=0)))
+    plan = plan_packs(lengths[order], tokens=tokens, sequences=1 << 30, shuffle=False)
     for index in range(len(plan)):
-        sequences = arrangement.take(order[plan.pack(index)])
-        yield collate(change(sequences), filler=arrangement.tokenizer.roles.get("padding", 0))
+        yield order[plan.pack(index)]

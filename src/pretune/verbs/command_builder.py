@@ -28,7 +28,7 @@ from pretune.runtime.recipe import (
     validate_arguments,
 )
 from pretune.verbs.results import ResultTable
-from pretune.verbs.verb import parse_parameters, split_docstring
+from pretune.verbs.verb import option_spelling, parse_parameters, split_docstring
 
 COMMON, ADVANCED, ALL_COMMANDS = GROUPS_OF_OPTIONS = ("Options", "Advanced", "Options of all commands")
 REPEATED = ("set", "query")  # lists of which each value has its own option: files may follow the value
@@ -50,7 +50,7 @@ class Option:
     @property
     def spelling(self) -> str:
         """Return the command-line spelling of the option, such as --batch-size for batch_size."""
-        return f"--{self.name.rstrip('_').replace('_', '-')}"
+        return option_spelling(self.name)
 
     @property
     def shows_default(self) -> bool:

@@ -15,3 +15,4 @@ Kind = Literal[
     "words",
     "characters",
 ]
+WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords

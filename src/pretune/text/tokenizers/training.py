@@ -24,6 +24,7 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.word_counts import WordCounts, scale_counts
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
+from pretune.text.tokenizers.kinds import WHOLE_WORDS
 from pretune.text.tokenizers.kinds import Kind as Kind
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
 
@@ -78,7 +79,7 @@ def train_on_documents(
     roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(extra_ids)}
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
-    if kind in ("items", "words", "characters"):
+    if kind in WHOLE_WORDS:
         return _train_words(documents, kind, vocab_size, roles, specials, max_distinct_words, lowercase, least)
 
     words = WordCounts(limit=max_distinct_words)

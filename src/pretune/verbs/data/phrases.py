@@ -31,7 +31,7 @@ def phrases(
     min_count
         Minimum number of occurrences of a phrase.
     min_pmi
-        Minimum pointwise mutual information of neighboring words, in bits; 3 means that they occur together 8 times as often as by chance.
+        Minimum pointwise mutual information of neighboring words, in bits; 3 means that they occur together 8 times as often as independent words would.
     max_tokens
         Maximum number of tokens of the store to read.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_any_folder
+from pretune.text.tokenizers.kinds import WHOLE_WORDS, Kind
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.results import ResultSummary
@@ -14,9 +15,6 @@ from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.text.tokenizers.tokenizer import Tokenizer
-
-
-WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
 
 
 @verb(
@@ -32,17 +30,7 @@ WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
 def train_tokenizer(
     corpus: opt.Corpus,
     *,
-    kind: Literal[
-        "wordpiece",
-        "bpe",
-        "byte-level-bpe",
-        "unigram",
-        "sentencepiece-bpe",
-        "sentencepiece-unigram",
-        "items",
-        "words",
-        "characters",
-    ] = "wordpiece",
+    kind: Kind = "wordpiece",
     vocab_size: int = 30_000,
     out: str | Path | None = None,
     lowercase: bool = False,
