@@ -1,0 +1,180 @@
+"""The form in which graphs and programs are exported: a model that takes padded rows, as other libraries give them.
+
+Inside it, tokens are packed: padding is removed first and exists again only within attention, so that the cost of a batch depends
+on its real tokens. Every export is loaded back and compared with its model on the inputs of `inputs_to_compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.onnx_runtime import LOGITS, STATES, OnnxBackbone
+from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.length_bucketing import arrange_texts, batches_by_length
+from pretune.models.model import Model
+from pretune.nn.attention.patterns import Pattern
+from pretune.nn.attention.query_key_layout import TracedPacked
+from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives.wrappers import CachedBackbone
+from pretune.packed import Batch
+from pretune.runtime.errors import PretuneError
+
+LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
+TOLERANCE = 1e-3  # the largest accepted difference between an export and its model, relative to the largest output
+# The texts on which an export is compared with its model, alone and together.
+TEXTS = (
+    "The ferry leaves at nine.",
+    "Yes.",
+    "She read the letter twice, folded it, and put it back into the drawer without a word to anybody in the house.",
+    "Prices rose by 3.5 % in March; nobody had expected that.",
+)
+MANY = 9  # how often the texts are repeated for a batch of many rows
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A masked or causal language-model head, whose logits over the vocabulary an export outputs for each token."""
+
+    name: str  # one of LANGUAGE_MODELS
+    output_per: ClassVar[Literal["token"]] = "token"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The attention pattern with which a language-model head was trained."""
+        return OBJECTIVES[self.name].pattern
+
+    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
+        """Return the logits of a language-model head for each token of a batch, (tokens, vocabulary)."""
+        logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
+        return logits
+
+
+Scorer = Task | LanguageModel  # what computes the logits of an exported model
+
+
+def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
+    """Return the task, or else the language-model head, whose logits an export outputs; None for no logits."""
+    for task in (task for task in tasks if task.name in model.root.heads):
+        return None if task.reads_spans else task.with_tokenizer(model.require_tokenizer())
+    return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
+
+
+def check_exportable(model: Model, what: str) -> None:
+    """Raise an error if a model cannot be exported in the form `what`, such as "an ONNX graph".
+
+    This concerns models that already are an ONNX graph, models with int8 weights, and encoder-decoders.
+    """
+    if isinstance(model.backbone, OnnxBackbone):
+        raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already; use this file")
+    if model.shape.linear:
+        raise PretuneError(f"int8 weights for torch cannot be exported as {what}; export the model before quantization")
+    if isinstance(model.backbone, EncoderDecoder):
+        raise PretuneError(f"{model.family.name}: encoder-decoders cannot be exported as {what}; use another model")
+
+
+class PaddedModel(nn.Module):
+    """A model that takes b sequences, padded to L tokens, as other libraries do, instead of concatenated sequences."""
+
+    def __init__(self, model: Model, scorer: Scorer | None) -> None:
+        super().__init__()
+        self.root, self.scorer = model.root, scorer
+        self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
+        """Return the hidden states, (b, L, width), of padded inputs, (b, L) each, and, if there is a head, its logits.
+
+        Logits are (b, classes) or, if the head predicts for each token, (b, L, classes). `mask` is 1 for tokens and 0
+        for padding; `attends_all` is 1 for tokens with global attention.
+        """
+        real = mask > 0
+        rows = real.flatten().nonzero().squeeze(1)  # (n,)
+        ends = mask.sum(1).cumsum(0)
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).flatten()[rows]
+        packed = TracedPacked(
+            ids=ids.flatten()[rows],
+            offsets=torch.cat([ends.new_zeros(1), ends]).int(),
+            positions=places,
+            max_length=self.max_length,
+            columns={"segment": segments.flatten()[rows], "global": attends_all.flatten()[rows]},
+            pattern=self.scorer.pattern if self.scorer is not None else None,
+            mask=real,
+            places=rows,
+        )
+        backbone: Any = CachedBackbone(self.root.backbone)
+        states = backbone(packed).last
+
+        def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter
+            token = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
+            return x.index_select(0, token).view(ids.shape[0], ids.shape[1], x.shape[-1]) * real[:, :, None]
+
+        if self.scorer is None:
+            return (padded(states),)
+        logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
+        return padded(states), logits if self.scorer.output_per == "sequence" else padded(logits)
+
+
+def output_names(scorer: Scorer | None) -> list[str]:
+    """Return the names of the outputs of an export: hidden states and, if `scorer` is a task or LM head, logits."""
+    return [STATES] if scorer is None else [STATES, LOGITS]
+
+
+def synthetic_inputs(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
+    """Return synthetic inputs of an exported model: padded sequences of the given lengths, at most `longest` each.
+
+    They are token ids, attention mask, segments, and the mask of global attention, (sequences, tokens) each.
+    """
+    lengths = [min(length, longest) for length in lengths]
+    steps = torch.arange(max(lengths))
+    mask = (steps < torch.tensor(lengths)[:, None]).long()
+    ids = (steps * 7 + torch.arange(len(lengths))[:, None] * 13 + 5) % vocabulary
+    first = (steps == 0).long().expand_as(mask)  # the global attention of Longformer's classifiers
+    return ids * mask, mask, torch.zeros_like(mask), first
+
+
+def inputs_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the inputs on which an export is compared with its model.
+
+    These are synthetic sequences and, if the model has a tokenizer, batches of one text, of several, and of many texts.
+    """
+    longest = min(model.backbone.max_positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
+    yield synthetic_inputs([2, 7, 4, 1], model.config.vocab_size, longest)
+    if model.tokenizer is not None:
+        for texts in (TEXTS[:1], TEXTS, TEXTS * MANY):
+            yield from padded_rows(model, texts, longest)
+
+
+def padded_rows(model: Model, texts: Sequence[str], longest: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield batches of texts, truncated to `longest` tokens and padded with 0, as the inputs of an exported model."""
+    for batch in batches_by_length(arrange_texts(model, texts, None, longest)):
+        (packed,) = batch.packed
+        lengths = packed.offsets.diff().tolist()
+        empty = torch.zeros_like(packed.ids)
+        segments, attends_all = (packed.columns.get(name, empty) for name in ("segment", "global"))
+        columns = (packed.ids, torch.ones_like(packed.ids), segments, attends_all)
+        yield tuple(pad_sequence(list(torch.split(column, lengths)), batch_first=True) for column in columns)
+
+
+@torch.no_grad()
+def model_outputs(model: Model, scorer: Scorer | None) -> list[tuple[str, Tensor]]:
+    """Return the outputs of a model for the inputs of `inputs_to_compare`, as pairs of name and tensor."""
+    module = PaddedModel(model, scorer).cpu().eval()
+    rows = list(inputs_to_compare(model))
+    return [pair for inputs in rows for pair in zip(output_names(scorer), module(*inputs), strict=True)]
+
+
+def check_outputs(model: Model, scorer: Scorer | None, found: Sequence[Tensor], what: str) -> None:
+    """Raise an error if the outputs of an export (`found`) differ from those of the model; `what` is the kind of export."""
+    for (name, ours), theirs in zip(model_outputs(model, scorer), found, strict=True):
+        difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
+        if not difference < TOLERANCE:  # also true for NaN
+            raise PretuneError(
+                f"{model.family.name}: the {name} of the {what} differ from the model's by {difference:.2g} of the largest "
+                f"value, so the {what} is not usable; please report this as a bug"
+            )

@@ -1,0 +1,1 @@
+"""Tests that use the page of the server in a browser, as a person would."""
