@@ -1,0 +1,120 @@
+"""Make the training jobs of an arm: its pretraining, and its fine-tuning on the task of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pretune.models.name_resolution import find_folder
+from pretune.models.presets import is_preset
+from pretune.objectives import add_task_options, parse_objective
+from pretune.runtime.recipe import Values
+from pretune.studies.study_file import Arm, Evaluation, task_settings
+from pretune.studies.study_settings import PretrainingKeys, TaskKeys, check_settings
+from pretune.training.jobs import adapting
+from pretune.training.jobs.finetuning import FinetuningJob, resolve_finetuning
+from pretune.training.jobs.pretraining_settings import PretrainingJob, resolve_pretraining
+from pretune.training.recipe_sections import Budget, Monitoring, Optimizer
+
+SAMPLE = "sample:"  # prefix of files of the sample data that come with pretune
+PRETRAINED = "pretrained"  # folder of a run
+CURVE_POINTS = 40  # lines of metrics.jsonl that a run is to have, for its curve
+
+
+def pretraining_job(
+    arm: Arm,
+    budget: Budget,
+    seed: int,
+    out: Path,
+    *,
+    lr: float | None = None,
+    device: str | None = None,
+    steps: int = 0,
+) -> PretrainingJob:
+    """Return the pretraining job of an arm, one of the recipes that a study compares.
+
+    `budget` is the budget of the study, which a budget of the arm replaces. `lr` replaces the arm's learning rate.
+    `steps` is the expected number of steps; it determines how often metrics are logged and evaluated, where the arm
+    does not.
+    """
+    assert arm.pretrain is not None
+    options = check_settings(PretrainingKeys, arm.pretrain, arm.name)
+    data = options.pop("data")
+    options["budget"] = options.get("budget") or budget
+    if lr is not None:
+        options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=lr)
+    options["monitor"] = with_intervals(options.get("monitor"), steps)
+    defaults = None
+    if not is_preset(arm.model):
+        defaults = {**adapting.SETTINGS, "budget": {}}
+        options.setdefault("tokenizer", str(find_folder(arm.model)))
+    paths = [data] if isinstance(data, str) else list(data)
+    return resolve_pretraining(arm.model, paths, out, options, seed, device, defaults)
+
+
+def with_intervals(monitor: Monitoring | None, steps: int) -> Monitoring:
+    """Return monitoring settings in which unset intervals of logging and evaluation suit a run of `steps` steps."""
+    own = monitor or Monitoring()
+    every = max(1, steps // CURVE_POINTS)
+    own = replace(own, log_every=own.log_every or every)
+    return own if own.eval_every is not None else replace(own, eval_every=5 * every if steps else 0)
+
+
+def finetuning_job(
+    arm: Arm,
+    evaluation: Evaluation,
+    model: str,
+    seed: int,
+    out: Path,
+    *,
+    budget: Budget | None = None,
+    lr: float | None = None,
+    device: str | None = None,
+    tokenizer: str | None = None,
+) -> FinetuningJob:
+    """Return the job that fine-tunes the model `model` of an arm (compared recipe) on the task of an evaluation.
+
+    If the study compares ways of fine-tuning, `budget` is the budget of the study, and `lr` the learning rate of the
+    run. `tokenizer` is the tokenizer with which a preset is trained from scratch.
+    """
+    options = check_settings(TaskKeys, task_settings(evaluation, arm), f"{arm.name}: {evaluation.name}")
+    columns = dict(options.pop("columns", {}))
+    columns |= {role: options.pop(role) for role in ("text", "pair", "label") if role in options}
+    del options["kind"]
+    if lr is not None:
+        options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=lr)
+    given: dict[str, Any] = {"objective": "classify", "num_seeds": 1, **options}
+    given["objective"] = add_task_options(given["objective"], {})
+    given["budget"] = options.get("budget") or budget
+    if tokenizer is not None and is_preset(model):
+        given.setdefault("tokenizer", tokenizer)
+    return resolve_finetuning(model, {**given, "out": out, "columns": columns, "seed": seed, "device": device})
+
+
+def trains_on_rows(job: PretrainingJob) -> bool:
+    """Return whether a pretraining job reads table rows, such as parallel text, instead of running text."""
+    return any(part.learns_from_rows for part in parse_objective(job.objective).objectives)
+
+
+def locate(value: Any, sample: Path) -> Any:
+    """Return settings in which each path of sample data (sample:FILE) is replaced by a path in the folder `sample`.
+
+    >>> locate({"data": ["sample:manual.txt", "more.txt"]}, Path("out"))
+    {'data': ['out/manual.txt', 'more.txt']}
+    """
+    if isinstance(value, str):
+        return str(sample / value.removeprefix(SAMPLE)) if value.startswith(SAMPLE) else value
+    if isinstance(value, dict):
+        return {key: locate(one, sample) for key, one in value.items()}
+    return [locate(one, sample) for one in value] if isinstance(value, Sequence) else value
+
+
+def locate_arm(arm: Arm, sample: Path) -> Arm:
+    """Return an arm (compared recipe) whose paths of sample data are replaced by paths in the folder `sample`."""
+    parts: dict[str, Values | None] = {
+        "pretrain": locate(arm.pretrain, sample),
+        "finetune": locate(arm.finetune, sample),
+    }
+    return replace(arm, **parts)  # type: ignore[arg-type]

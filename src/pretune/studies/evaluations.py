@@ -1,0 +1,122 @@
+"""Evaluate the model of a run: fine-tune it on a task, or measure bits per byte, probes, or a suite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
+from pretune.evaluation.suites.declaration import find_suite
+from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
+from pretune.inference.likelihood import LikelihoodScorer
+from pretune.models.loading import load_model
+from pretune.probing.probes.layer_scores import ProbeSettings
+from pretune.probing.probing_job import ProbingJob, summary_rows
+from pretune.probing.suites import load_suite
+from pretune.runtime.errors import PretuneError
+from pretune.studies.arm_jobs import finetuning_job
+from pretune.studies.study_file import Arm, Evaluation
+from pretune.training.jobs.finetuning import finetune, read_task_data
+from pretune.training.recipe_sections import Budget
+from pretune.training.run_folder import RECIPE, finished_run
+
+COSTS = ("step", "tokens", "flops", "seconds")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The result of an evaluation: its metrics, the name of the primary one, its cost, and the number of examples."""
+
+    metrics: dict[str, float]
+    primary: str
+    cost: dict[str, float]
+    examples: int | None = None  # that the metrics were measured on
+
+
+def evaluate_run(
+    arm: Arm,
+    evaluation: Evaluation,
+    model: str,
+    seed: int,
+    out: Path,
+    *,
+    budget: Budget | None = None,
+    lr: float | None = None,
+    device: str | None = None,
+    tokenizer: str | None = None,
+) -> Evaluated:
+    """Evaluate the model `model` of an arm, one of the compared recipes, with one seed, in the folder `out`.
+
+    An interrupted evaluation by fine-tuning resumes from this folder. If the study compares ways of fine-tuning,
+    `budget` and `lr` are the budget and the learning rate of the run.
+    """
+    settings = evaluation.settings
+    match evaluation.kind:
+        case "task":
+            job = finetuning_job(
+                arm, evaluation, model, seed, out, budget=budget, lr=lr, device=device, tokenizer=tokenizer
+            )
+            material = read_task_data(job)
+            if not material.has_dev:
+                raise PretuneError(
+                    f"{job.train}: there are too few examples to hold some out for evaluation; name a file of dev examples under the key dev"
+                )
+            run = finished_run(out) or finetune(job, material, (out / RECIPE).is_file())
+            metrics = {
+                name.removeprefix("dev/"): value for name, value in run.results.items() if name.startswith("dev/")
+            }
+            cost = {name: float(run.results[name]) for name in COSTS if name in run.results}
+            return Evaluated(metrics, material.primary_metric, cost, len(material.dev))
+        case "perplexity":
+            data = [settings["data"]] if isinstance(settings["data"], str) else settings["data"]
+            reading = ReadingOptions(settings.get("max_length"), settings.get("stride"), settings.get("limit"))
+            columns = {"text": settings["text"]} if "text" in settings else {}
+            found = evaluate_language(LikelihoodScorer.load(model, device), data, reading, columns)
+            primary = "bits_per_byte" if "bits_per_byte" in found else next(iter(found))
+            return Evaluated({primary: found[primary]}, primary, {}, found.get("texts", found.get("pairs")))
+        case "probe":
+            return probe_run(evaluation, model, seed, out)
+        case "suite":
+            return suite_run(evaluation, model, seed, out, device)
+    raise PretuneError(f"{evaluation.name}: latency is measured after all runs")
+
+
+def probe_run(evaluation: Evaluation, model: str, seed: int, out: Path) -> Evaluated:
+    """Train probes on the layers of a model; the metrics are the accuracy of each task's best layer, and their mean."""
+    settings = evaluation.settings
+    data = None if settings.get("data") is None else Path(settings["data"])
+    tasks = load_suite(settings["suite"], data, settings.get("max_examples"), 0)
+    if wanted := settings.get("tasks"):
+        tasks = [task for task in tasks if task.name in wanted]
+    probing = ProbeSettings(settings.get("probe", "linear"), controls=False, seed=seed)
+    layers = settings.get("layers") or None
+    job = ProbingJob(load_model(model), model, tasks, out, probing, settings.get("pooling", "mean"), layers)
+    rows = summary_rows(job.run())
+    metrics = {str(row["task"]): float(row["accuracy"]) for row in rows}
+    return Evaluated({"accuracy": mean(metrics.values()), **metrics}, "accuracy", {})
+
+
+def suite_run(evaluation: Evaluation, model: str, seed: int, out: Path, device: str | None) -> Evaluated:
+    """Evaluate a model on a benchmark suite with one seed; the metrics are those of its tasks, and their mean."""
+    settings = evaluation.settings
+    suite = find_suite(settings["suite"]).select_tasks(list(settings.get("tasks", ())))
+    options = {name: settings[name] for name in ("epochs",) if name in settings}
+    job = EvaluationJob(
+        model,
+        suite,
+        Path(settings["data"]),
+        out,
+        num_seeds=1,
+        seed=seed,
+        settings=options,
+        allow_incomplete=settings.get("allow_incomplete", False),
+        device=device,
+    )
+    means = evaluate_suite(job).means
+    metrics: dict[str, Any] = {
+        f"{task}/{name}": value for task, scores in means.items() for name, value in scores.items()
+    }
+    each = [mean(scores.values()) for scores in means.values()]
+    return Evaluated({"mean": mean(each), **metrics}, "mean", {})
