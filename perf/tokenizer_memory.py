@@ -17,7 +17,7 @@ from common import generate_text, machine
 CHILD = """
 import resource, sys
 import pretune
-report = pretune.train_tokenizer(sys.argv[1], kind=sys.argv[2], size=30_000).report
+report = pretune.train_tokenizer(sys.argv[1], kind=sys.argv[2], vocab_size=30_000).report
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, report["pruned_words"], report["seconds"])
 """
 

@@ -84,11 +84,13 @@ def described(annotation: Any) -> str:
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-    """Return the values of a Literal type, also if it is optional."""
+    """Return the values of a Literal type, also if it is optional, but not if other types are allowed."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    return next((found for part in parts if (found := choices(part))), ())
+    parts = (
+        [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) in (Union, UnionType) else []
+    )
+    return choices(parts[0]) if len(parts) == 1 else ()
 
 
 def spell(option: inspect.Parameter) -> str:

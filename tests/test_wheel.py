@@ -94,6 +94,7 @@ def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
         "pretune/models/presets/bert-base.yaml",
         "pretune/evaluation/suites/glue.yaml",
         "pretune/sample_data/messages_train.csv",
+        "pretune/serving/static/index.html",
     } <= names
 
 

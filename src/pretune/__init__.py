@@ -1,4 +1,4 @@
-"""Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress, and use models.
+"""Transfer learning for text, end to end: pretrain, fine-tune, evaluate, probe, compress, serve.
 
 Each command of the command line is a function of this module, with the same options.
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pretune.families import register_family
     from pretune.families.family import Family
     from pretune.loaded_model import LoadedModel, load
+    from pretune.metrics.custom import register_metric
     from pretune.models.model import Model
     from pretune.objectives.objective import Objective
     from pretune.objectives.registry import register_objective, register_task
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pretune.runtime.errors import PretuneError
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.training.callbacks import Callback
     from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
     from pretune.training.run_folder import Run
     from pretune.verbs.compression.compress import compress
@@ -40,10 +42,16 @@ if TYPE_CHECKING:
     from pretune.verbs.data.tokenizer import inspect_tokenizer, train_tokenizer
     from pretune.verbs.data.word_vectors import train_vectors
     from pretune.verbs.doctor import doctor
-    from pretune.verbs.evaluation.bench_device import bench_device
+    from pretune.verbs.evaluation.attention import attention
+    from pretune.verbs.evaluation.bench import bench
     from pretune.verbs.evaluation.compare import compare
     from pretune.verbs.evaluation.contamination import contamination
     from pretune.verbs.evaluation.evaluate import evaluate
+    from pretune.verbs.evaluation.probe import probe
+    from pretune.verbs.evaluation.project import project
+    from pretune.verbs.evaluation.roofline import roofline
+    from pretune.verbs.evaluation.similarity import similarity
+    from pretune.verbs.evaluation.study import study
     from pretune.verbs.inference.ask import ask
     from pretune.verbs.inference.embed import embed
     from pretune.verbs.inference.fill import fill
@@ -51,6 +59,7 @@ if TYPE_CHECKING:
     from pretune.verbs.inference.neighbors import neighbors
     from pretune.verbs.inference.predict import predict
     from pretune.verbs.inference.search import search
+    from pretune.verbs.inference.serve import serve
     from pretune.verbs.inference.translate import translate
     from pretune.verbs.models.export import export
     from pretune.verbs.models.import_model import import_model
@@ -58,6 +67,7 @@ if TYPE_CHECKING:
     from pretune.verbs.show import show
     from pretune.verbs.training.adapt import adapt
     from pretune.verbs.training.finetune import finetune
+    from pretune.verbs.training.label import label
     from pretune.verbs.training.pretrain import pretrain
     from pretune.verbs.training.tune import tune
     from pretune.verbs.training.ulmfit import ulmfit
@@ -68,6 +78,7 @@ __all__ = [
     "Batch",
     "Batching",
     "Budget",
+    "Callback",
     "Family",
     "LoadedModel",
     "Model",
@@ -87,7 +98,8 @@ __all__ = [
     "__version__",
     "adapt",
     "ask",
-    "bench_device",
+    "attention",
+    "bench",
     "compare",
     "compress",
     "contamination",
@@ -102,21 +114,29 @@ __all__ = [
     "histories",
     "import_model",
     "inspect_tokenizer",
+    "label",
     "load",
     "neighbors",
     "phrases",
     "predict",
     "prepare",
     "pretrain",
+    "probe",
+    "project",
     "prune",
     "quantize",
     "quickstart",
     "register_family",
+    "register_metric",
     "register_objective",
     "register_suite",
     "register_task",
+    "roofline",
     "search",
+    "serve",
     "show",
+    "similarity",
+    "study",
     "train_tokenizer",
     "train_vectors",
     "translate",
@@ -128,6 +148,7 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "Batch": "pretune.packed",
     "Batching": "pretune.training.recipe_sections",
     "Budget": "pretune.training.recipe_sections",
+    "Callback": "pretune.training.callbacks",
     "Family": "pretune.families.family",
     "LoadedModel": "pretune.loaded_model",
     "Model": "pretune.models.model",
@@ -146,7 +167,8 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
     "adapt": "pretune.verbs.training.adapt",
     "ask": "pretune.verbs.inference.ask",
-    "bench_device": "pretune.verbs.evaluation.bench_device",
+    "attention": "pretune.verbs.evaluation.attention",
+    "bench": "pretune.verbs.evaluation.bench",
     "compare": "pretune.verbs.evaluation.compare",
     "compress": "pretune.verbs.compression.compress",
     "contamination": "pretune.verbs.evaluation.contamination",
@@ -161,21 +183,29 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "histories": "pretune.verbs.data.histories",
     "import_model": "pretune.verbs.models.import_model",
     "inspect_tokenizer": "pretune.verbs.data.tokenizer",
+    "label": "pretune.verbs.training.label",
     "load": "pretune.loaded_model",
     "neighbors": "pretune.verbs.inference.neighbors",
     "phrases": "pretune.verbs.data.phrases",
     "predict": "pretune.verbs.inference.predict",
     "prepare": "pretune.verbs.data.prepare",
     "pretrain": "pretune.verbs.training.pretrain",
+    "project": "pretune.verbs.evaluation.project",
+    "probe": "pretune.verbs.evaluation.probe",
     "prune": "pretune.verbs.compression.prune",
     "quantize": "pretune.verbs.compression.quantize",
     "quickstart": "pretune.verbs.quickstart",
     "register_family": "pretune.families",
+    "register_metric": "pretune.metrics.custom",
     "register_objective": "pretune.objectives.registry",
     "register_suite": "pretune.evaluation.suites",
     "register_task": "pretune.objectives.registry",
+    "roofline": "pretune.verbs.evaluation.roofline",
     "search": "pretune.verbs.inference.search",
+    "serve": "pretune.verbs.inference.serve",
     "show": "pretune.verbs.show",
+    "similarity": "pretune.verbs.evaluation.similarity",
+    "study": "pretune.verbs.evaluation.study",
     "train_tokenizer": "pretune.verbs.data.tokenizer",
     "train_vectors": "pretune.verbs.data.word_vectors",
     "translate": "pretune.verbs.inference.translate",

@@ -1,7 +1,7 @@
 """The command line: one command per verb, built from the verb's signature and docstring.
 
-Each command also takes --recipe FILE, --set KEY=VALUE (any key of the recipe) and --json (print the result as one JSON object on
-stdout). Options take precedence over --set, --set over the recipe, and the recipe over the defaults.
+Each command also takes --recipe FILE, --set KEY=VALUE (any key of the recipe) and --json (print the result as one JSON
+object on stdout). Options take precedence over --set, --set over the recipe, and the recipe over the defaults.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ OTHER_ADVICE = {errno.ENAMETOOLONG: "shorten the name", errno.ENOENT: "was it re
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command with command-line arguments; a user's error prints one line on stderr and exits with status 1."""
+    """Run the command that the arguments name (None: those of the process).
+
+    For an error that the user can mend, one line is printed to stderr, and the process exits with status 1.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         requested = requested_command(arguments)
@@ -85,7 +88,10 @@ def _fail(message: str) -> None:
 
 
 def help_text(requested: str | None, arguments: Sequence[str]) -> str | None:
-    """Return the help that command-line arguments ask for, or None if they ask for something else."""
+    """Return the help that command-line arguments ask for, or None if they do not ask for help.
+
+    `requested` is the name of the command in the arguments, if there is one.
+    """
     wanted = bool({"--help", "-h"} & {*arguments})
     if requested is not None:
         return format_command(requested, VERBS[requested]) if wanted else None
@@ -95,7 +101,7 @@ def help_text(requested: str | None, arguments: Sequence[str]) -> str | None:
 
 
 def run(requested: str | None, arguments: Sequence[str]) -> None:
-    """Parse command-line arguments and run the command that they name."""
+    """Parse command-line arguments and run the command that they name; `requested` is its name, for error messages."""
     from cyclopts import CycloptsError
 
     if requested is not None:
@@ -110,7 +116,7 @@ def run(requested: str | None, arguments: Sequence[str]) -> None:
 
 
 def make_app() -> App:
-    """Return the cyclopts application; it imports a verb when it looks up its command."""
+    """Return the cyclopts application, which imports the function of a command only when that command is used."""
     from cyclopts import App, Parameter
 
     defaults = Parameter(negative_iterable=())
@@ -145,7 +151,7 @@ def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None, o
     try:
         script = make_app().install_completion(shell=shell, output=output, add_to_startup=output is None)
     except ShellDetectionError as error:
-        raise PretuneError("Your shell could not be detected; name it with --shell bash, zsh, or fish.") from error
+        raise PretuneError("Your shell cannot be detected; name it with --shell bash, zsh, or fish.") from error
     print(f"{script}: {'start a new shell to use it' if output is None else 'load it into your shell with `source`'}")
 
 

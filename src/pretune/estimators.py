@@ -1,7 +1,8 @@
 """Estimators for scikit-learn: a text classifier, a text regressor, and a transformer of texts to embeddings.
 
-They work in pipelines, cross-validation, and grid search. A fitted estimator holds the files of its model folder (safetensors and
-JSON) as bytes, so that pickle and joblib store no code of the model; `save` and `load` do without pickle.
+They work in pipelines, cross-validation, and grid search. A fitted estimator holds the files of its model folder
+(safetensors and JSON) as bytes, so that pickle and joblib store no code of the model; `save` and `load` do without
+pickle.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ IN_MEMORY = "X"  # stands for the training file
 
 
 class FittedModel:
-    """The files of a fine-tuned model by name, and the model that they contain, which is loaded at first use."""
+    """The files of a fine-tuned model, as bytes by file name, and the model itself, which is loaded at first use."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -84,7 +85,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        epochs: float = 3.0,
+        epochs: float | None = None,
         max_steps: int | None = None,
         learning_rate: float | None = None,
         batch_size: int | None = None,
@@ -108,7 +109,10 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def _finetune(self, texts: list[str], pairs: list[str] | None, labels: Sequence[Any]) -> None:
-        """Fine-tune the model on all examples; scikit-learn itself holds examples out for evaluation."""
+        """Fine-tune the model on all texts (or pairs of texts, with `pairs`) and labels, without held-out examples.
+
+        scikit-learn's own tools, such as `cross_val_score`, hold examples out.
+        """
         from pretune.text.examples.labeled import LabeledRows
         from pretune.training.jobs.finetuning import (
             TaskData,
@@ -145,7 +149,10 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
             self._fitted = FittedModel.read(run.folder)
 
     def _texts(self, X: Any, *, reset: bool) -> tuple[list[str], list[str] | None]:  # noqa: N803
-        """Return the texts in X and the second texts of pairs; with `reset`, record the number of columns, else check it."""
+        """Return the texts in X and, for pairs of texts, the second texts (otherwise None).
+
+        With `reset`, in `fit`, the number of columns is recorded; otherwise it must be the recorded one.
+        """
         texts, pairs = split_columns(X)
         columns = 1 if pairs is None else 2
         if reset:
@@ -161,7 +168,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         return {"pooling": self.pooling}
 
     def _outputs(self, X: Any) -> Array:  # noqa: N803
-        """Return the outputs of the model's head for each text or pair, (n, …)."""
+        """Return the outputs of the model's head for the n texts or pairs of texts in X, (n, …)."""
         from pretune.inference.predict import Predictor, read_excerpt, texts_as_excerpt
         from pretune.runtime.devices import choose_device
 
@@ -210,7 +217,8 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
             raise PretuneError(f"{path}: this folder has no saved estimator ({ESTIMATOR}); write it with save(folder)")
         content = read_mapping(path / ESTIMATOR, "a saved estimator")
         if content.get("estimator") != cls.__name__:
-            raise PretuneError(f"{path}: this folder has a {content.get('estimator')}, not a {cls.__name__}")
+            kind = content.get("estimator")
+            raise PretuneError(f"{path}: this folder has a {kind}, not a {cls.__name__}; load it with {kind}.load")
         try:
             estimator = cls(**content["parameters"])
             estimator._restore(content["attributes"])
@@ -232,21 +240,22 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
 class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
     """A text classifier for scikit-learn that fine-tunes a pretrained model.
 
-    X is a list, array, or Series of texts, or has two columns for pairs of texts; y has one label per text. All examples are used
-    for training. The estimator pickles as the bytes of its model files; `save` and `load` do without pickle.
+    X is a list, array, or Series of texts, or has two columns for pairs of texts; y has one label per text. All
+    examples are used for training. The estimator pickles as the bytes of its model files; `save` and `load` do without
+    pickle.
 
     Parameters
     ----------
     model
         Run folder, model folder, or name of a bundled model to fine-tune.
     epochs
-        Passes over the training data.
+        Passes over the training data; by default 3, or more for few examples, for at least 200 steps.
     max_steps
         Number of training steps instead of `epochs`.
     learning_rate
-        Peak learning rate; by default that of `pretune finetune`, 5e-5. Small models need higher rates, such as 3e-4.
+        Peak learning rate; by default that of the model's own recipe, or else one that suits its size.
     batch_size
-        Number of texts per training step; 32 by default.
+        Number of texts per training step; by default 16 for fewer than 2,000 texts, otherwise 32.
     max_length
         Maximum number of tokens of a text; longer texts are truncated. 128 by default.
     strategy
@@ -281,7 +290,7 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         self,
         model: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        epochs: float = 3.0,
+        epochs: float | None = None,
         max_steps: int | None = None,
         learning_rate: float | None = None,
         batch_size: int | None = None,
@@ -329,13 +338,16 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
         return {**super()._task_options(), "class_weight": self.class_weight}
 
     def _logits(self, X: Any) -> Array:  # noqa: N803
-        """Return one logit per class of `classes_`, (n, classes)."""
+        """Return the logits of the n texts in X, (n, classes), with columns in the order of `classes_`."""
         outputs = self._outputs(X).astype(np.float64)
         order = {name: column for column, name in enumerate(self._fitted.loaded[1].labels)}
         return outputs[:, [order[name] for name in label_names(self.classes_)]]
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
-        """Return the logits of the classes, (n, classes); for two classes, their difference, (n,), as in scikit-learn."""
+        """Return the logits of n texts, (n, classes), or, for two classes, the second minus the first, (n,).
+
+        This is the convention of scikit-learn.
+        """
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
@@ -364,8 +376,8 @@ class PretuneClassifier(ClassifierMixin, TextEstimator):  # type: ignore[misc]
 class PretuneRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
     """A regressor for scikit-learn that fine-tunes a pretrained model to predict numbers from texts.
 
-    X is a list, array, or Series of texts, or has two columns for pairs of texts; y has one number per text. The parameters are
-    those of `PretuneClassifier`, except `class_weight`.
+    X is a list, array, or Series of texts, or has two columns for pairs of texts; y has one number per text. The
+    parameters are those of `PretuneClassifier`, except `class_weight`.
 
     Examples
     --------
@@ -383,11 +395,11 @@ class PretuneRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
         texts, pairs = self._texts(X, reset=True)
         numbers = np.asarray(check_targets(texts, y, self), dtype=np.float64)
         if not np.isfinite(numbers).all():
-            raise ValueError("Input y contains NaN or infinity; leave out the rows without a number")
+            raise ValueError("Input y contains NaN or infinity; remove the examples whose y is not a finite number")
         if np.ptp(numbers) == 0:
             raise ValueError(
                 f"all numbers in y are {numbers[0]:g} (n_samples={len(numbers)}), so there is nothing to learn; give "
-                "different numbers"
+                "examples with different numbers"
             )
         self._finetune(texts, pairs, numbers.tolist())
         return self
@@ -400,8 +412,8 @@ class PretuneRegressor(RegressorMixin, TextEstimator):  # type: ignore[misc]
 class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A transformer for scikit-learn that turns each text into its embedding by a pretrained model.
 
-    X is a list, array, or Series of texts. Nothing is trained: `fit` only checks the model, and the state of the estimator is its
-    parameters, so that the model must exist where the estimator is used.
+    X is a list, array, or Series of texts. Nothing is trained: `fit` only checks the model, and the state of the
+    estimator is its parameters, so that the model must exist where the estimator is used.
 
     Parameters
     ----------
@@ -462,10 +474,10 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         return self._embed(self._texts(X, reset=False))
 
     def _texts(self, X: Any, *, reset: bool) -> list[str]:  # noqa: N803
-        """Return the texts in X; with `reset`, record that it has one column."""
+        """Return the texts in X; with `reset`, in `fit`, record that there is one column of input."""
         texts, pairs = split_columns(X)
         if pairs is not None:
-            raise ValueError("X has 2 features, but embeddings are of single texts; give one column")
+            raise ValueError("X has 2 features, but embeddings are of single texts; give one column of texts")
         if reset:
             self.n_features_in_ = 1
         return texts
@@ -491,7 +503,7 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def keep_open(model: str) -> OpenModel:
-    """Return the model of a path or name, cached in memory until another one is used or its files change."""
+    """Return the opened model of a path or name, which is cached until another is requested or its files change."""
     return _open(model, max(file.stat().st_mtime_ns for file in find_folder(model).iterdir()))
 
 
@@ -511,7 +523,7 @@ def describe_task(name: str, options: Mapping[str, str | None]) -> str:
 
 
 def text_tags(tags: Any) -> Any:
-    """Return the tags of an estimator, changed to say that its input is text, not numbers in two dimensions."""
+    """Return scikit-learn's tags of an estimator, changed to say that its input is text and not a matrix of numbers."""
     tags.input_tags.string = True
     tags.input_tags.one_d_array = True
     tags.input_tags.two_d_array = False
@@ -527,10 +539,10 @@ def split_columns(X: Any) -> tuple[list[str], list[str] | None]:  # noqa: N803
     (['a'], ['b'])
     """
     if isinstance(X, str):
-        raise ValueError("X is a single text; give a list of texts, as in [text]")
+        raise ValueError("X is a single text; give a list with this text: [text]")
     cells = np.asarray(X, dtype=object)
     if cells.ndim == 0:
-        raise TypeError(f"X is a {type(X).__name__}; give a list, array, or Series of texts (sparse data has no texts)")
+        raise TypeError(f"X is a {type(X).__name__}; give a list, array, or Series of texts")
     if cells.ndim > 2 or (cells.ndim == 2 and cells.shape[1] not in (1, 2)):
         raise ValueError(f"X has the shape {cells.shape}; give one column of texts, or two for pairs of texts")
     if not len(cells):
@@ -540,7 +552,7 @@ def split_columns(X: Any) -> tuple[list[str], list[str] | None]:  # noqa: N803
         for text in texts:
             if not isinstance(text, str):
                 raise ValueError(
-                    f"row {row} of X has a {type(text).__name__}, not a text; convert it, and fill gaps with ''"
+                    f"row {row} of X has a {type(text).__name__}, not a text; convert it to a text, and replace missing texts with ''"
                 )
     first, *second = ([str(text) for text in column] for column in columns.T)
     return first, second[0] if second else None
@@ -556,7 +568,7 @@ def check_targets(texts: list[str], y: Any, estimator: Any) -> Array:
 
 
 def distinct_labels(labels: Array) -> tuple[Array, Array]:
-    """Return the distinct labels, sorted if they can be, and the index of each label among them, (n,)."""
+    """Return the distinct labels, sorted if possible, and for each label its index among them, (n,)."""
     if labels.dtype != object or all(isinstance(label, str) for label in labels):
         check_classification_targets(labels)
         return np.unique(labels, return_inverse=True)
@@ -567,7 +579,7 @@ def distinct_labels(labels: Array) -> tuple[Array, Array]:
 
 
 def label_names(classes: Array) -> list[str]:
-    """Return a distinct text for each class: the label itself if possible, else its number.
+    """Return a distinct text for each class: its label or, if labels give equal or empty texts, its index.
 
     >>> label_names(np.array(["no", "yes"])), label_names(np.array([1, "1"], dtype=object))
     (['no', 'yes'], ['0', '1'])
@@ -579,7 +591,7 @@ def label_names(classes: Array) -> list[str]:
 
 @contextmanager
 def progress_output(wanted: bool) -> Iterator[None]:
-    """Turn off progress output in the `with` block, unless it is wanted."""
+    """Turn off progress output inside the `with` block, unless `wanted` is true."""
     before = os.environ.get(PROGRESS)
     if not wanted:
         os.environ[PROGRESS] = "none"

@@ -44,7 +44,7 @@ MAX_LABELS = 8  # labels that `repr` lists
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text as a model reads it: its token ids, with special tokens, and the tokens that they stand for."""
+    """A text as a model reads it: its token ids, special tokens included, and the tokens as strings."""
 
     text: str
     ids: list[int]
@@ -103,7 +103,7 @@ class LoadedModel(ModelHandle):
     """
 
     def __init__(self, opened: OpenModel) -> None:
-        """Create a loaded model from an `OpenModel` (a model folder), and read its weights at once."""
+        """Create a loaded model from an opened model folder, and read its weights at once."""
         self._opened = opened
         self.core  # noqa: B018  (errors of the files are raised at once)
 
@@ -147,7 +147,7 @@ class LoadedModel(ModelHandle):
 
     @property
     def objective(self) -> str:
-        """The objectives or tasks that the model has trained heads for, such as mlm or classify, joined with +."""
+        """The objectives or tasks for which the model has trained heads, such as mlm or classify, joined with +."""
         return "+".join(self.core.root.heads)
 
     @property
@@ -157,7 +157,7 @@ class LoadedModel(ModelHandle):
 
     @property
     def num_parameters(self) -> int:
-        """The number of parameters, those of the heads and quantized ones included."""
+        """The number of parameters, including those of the heads and quantized ones."""
         backbone = self.core.backbone
         in_graph = backbone.plan[0].parameters() if isinstance(backbone, OnnxBackbone) else ()
         return sum(tensor.numel() for tensor in (*self.core.root.tensors().values(), *in_graph))
@@ -255,7 +255,9 @@ class LoadedModel(ModelHandle):
             )  # fmt: skip
             return np.array([row["vector"] for row in rows], dtype=np.float32)
         if text is not None:
-            raise PretuneError("text= names the column of a file or table, but texts were given; leave it out")
+            raise PretuneError(
+                "text= names the column of a file or table, but the inputs are texts; call this method without text="
+            )
         vectors = embed_texts(self._opened, check_texts(texts), pooling, layer, lenient, prompt, prompt_name)
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -268,9 +270,10 @@ class LoadedModel(ModelHandle):
         text: str | None = None,
         pooling: str | None = None,
     ) -> ResultTable:
-        """Find the texts whose embeddings are most similar to that of a query, best first.
+        """Find the texts whose embeddings are most similar to the embedding of a query, best first.
 
-        Rows have the rank, similarity, and text, and the line (of texts in memory, the position from 1).
+        Each row has the rank, the similarity, the text, and its line in the file (for texts in memory, its position
+        from 1).
 
         Parameters
         ----------
@@ -365,7 +368,7 @@ class LoadedModel(ModelHandle):
     def _apply(
         self, verb: Callable[..., ResultTable], inputs: Any, options: dict[str, Any]
     ) -> dict[str, Any] | ResultTable:
-        """Return the rows that a verb computes for texts, rows, or files; for a single text, its row."""
+        """Run `verb` on the model and the inputs, and return its table; for a single text, return a dictionary."""
         are_data = names_data(inputs)
         if not are_data:
             check_texts(inputs)
@@ -526,7 +529,7 @@ def is_empty(inputs: Any) -> bool:
 
 
 def names_data(inputs: Any, formats: Sequence[str] = TABLE_FORMATS) -> bool:
-    """Return whether the inputs are rows, a table, or files of the given formats, rather than texts."""
+    """Return whether the inputs are data (rows, a table, or files in one of the `formats`) rather than texts."""
     given = as_list(inputs)
     if isinstance(given, list) and not all(isinstance(item, str) for item in given):
         return all(isinstance(item, str | os.PathLike | Mapping) for item in given)
@@ -536,7 +539,7 @@ def names_data(inputs: Any, formats: Sequence[str] = TABLE_FORMATS) -> bool:
 
 
 def check_texts(texts: Any) -> list[str]:
-    """Return texts, or a single text, as a list; raise an error if one of them is not a string.
+    """Return texts, or a single text, as a list of texts; raise an error if one is not a string.
 
     >>> check_texts("one")
     ['one']
@@ -551,6 +554,6 @@ def check_texts(texts: Any) -> list[str]:
     for place, text in enumerate(given):
         if not isinstance(text, str):
             raise PretuneError(
-                f"{quote(text)}, at index {place} of the texts, is of type {type(text).__name__}; give strings only"
+                f"{quote(text)}, at index {place} of the texts, is of type {type(text).__name__}, not a string; give a list of strings"
             )
     return list(given)

@@ -1,13 +1,14 @@
 """Packed token sequences and batches: the only form in which tokens reach a model.
 
-Sequences are concatenated, without padding between them:
+s sequences of n tokens in all are concatenated, without padding between them:
 
     ids        (n,)     3 7 2 | 5 5 | 9 1 4 8 | filler
     offsets    (s+1,)   0      3     5         9        n n n
     positions  (n,)     0 1 2   0 1   0 1 2 3   0 1 …
 
-With a `Capacity`, all shapes are fixed, so that a model is compiled only once. Unused tokens at the end are filler, which is split
-into sequences of at most the maximum length and excluded from all counts; unused offsets repeat n; unused targets have weight 0.
+With a `Capacity`, all shapes are fixed, so that a model is compiled only once. Unused tokens at the end are filler,
+which is split into sequences of at most the maximum length and excluded from all counts; unused offsets repeat n;
+unused targets have weight 0.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Capacity:
         if self.sequences < self.filler(0):
             raise PretuneError(
                 f"{self.tokens} tokens do not fit into {self.sequences} sequences of at most {self.max_length} tokens; "
-                "allow more sequences or longer ones"
+                "increase the number of sequences or the maximum length"
             )
 
     def filler(self, used: int) -> int:
-        """Return the number of padding sequences that fill the rest of a packed batch with `used` real tokens."""
+        """Return the number of padding sequences that are needed to fill a batch that has `used` real tokens."""
         return -(-(self.tokens - used) // self.max_length)
 
 
@@ -83,7 +84,7 @@ class Packed:
 
 @dataclass
 class Targets:
-    """The targets of a loss term: the token or sequence with index `at[i]` predicts `target[i]`, with weight `weight[i]`."""
+    """The targets of a loss term: the token or sequence with index `at[i]` predicts `target[i]`, weighted by `weight[i]`."""
 
     at: Tensor  # (m,) int64, or (m, k) for predictions from several positions together
     target: Tensor  # (m,) int64, or float for regression; (m, k) for several classes or candidates
@@ -128,7 +129,7 @@ class Batch:
         return replace(self, packed=tuple(map(change, self.packed)), targets=targets)
 
     def with_zero_weights(self) -> Batch:
-        """Return a copy of the batch whose targets have weight 0, for a process that has no batch in a step."""
+        """Return a copy of the batch whose targets have weight 0, for a distributed process that has no data left."""
         targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 
@@ -150,7 +151,9 @@ def pack(
     capacity: Capacity | None = None,
     filler: int = 0,
 ) -> Packed:
-    """Build packed sequences from concatenated token ids and sequence lengths, padded with `filler` to a `capacity`.
+    """Build packed sequences from concatenated token ids and the lengths of the sequences.
+
+    With a `capacity`, unused places are filled with the id `filler`; `columns` has further features of the tokens.
 
     >>> pack(np.array([3, 7, 2, 5]), np.array([3, 1])).offsets.tolist()
     [0, 3, 4]
@@ -192,7 +195,9 @@ def _append_zeros(column: Array, count: int) -> Array:
 
 
 def pack_targets(at: Array, target: Array, weight: Array | None = None, capacity: int | None = None) -> Targets:
-    """Build the targets of a loss term, filled up to `capacity` with unused slots of weight 0.
+    """Build the targets of a loss term: the token or sequence with index `at[i]` predicts `target[i]`.
+
+    With a `capacity`, targets with weight 0 are added up to that number.
 
     >>> pack_targets(np.array([4]), np.array([7]), capacity=3).weight.tolist()
     [1.0, 0.0, 0.0]

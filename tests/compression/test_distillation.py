@@ -172,12 +172,12 @@ def test_loss_weights_default_to_those_of_distilbert(tmp_path: Path, monkeypatch
     for weights, words in (
         ({"distilation": 1.0}, "did you mean 'distillation'"),
         ({"lm": 1.0}, "this teacher was trained with mlm"),
-        ({"mlm": -1.0}, "a weight must be 0 or more"),
+        ({"mlm": -1.0}, "the weight of a loss must be 0 or more"),
         (dict.fromkeys(chosen, 0.0), "all weights are 0"),
     ):
         with pytest.raises(PretuneError, match=words):
             distill_from_text(teacher, tmp_path / "never", loss_weights=weights)
-    with pytest.raises(PretuneError, match=r"give this weight in --match-layers instead, as in 2\*cosine"):
+    with pytest.raises(PretuneError, match=r"give the weight in --match-layers, as in 2\*cosine"):
         distill_from_text(teacher, tmp_path / "never", match_layers="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 
@@ -262,7 +262,7 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
         ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
         ({"student": "layers=2", "train": other}, "give rows with the teacher's labels"),
         ({"student": "layers=2", "train": data, "match_layers": "hidden(1:9)"}, "no pair 1:9"),
-        ({"student": "half=2", "train": data}, "unknown student; give layers=6"),
+        ({"student": "half=2", "train": data}, "unknown student; give layers=N"),
         ({"student": "layers=2"}, "needs data: give"),
         ({"student": "layers=2", "train": data, "temperature": 0.0}, "must be above 0"),
         ({"student": "layers=2", "data": data, "train": data}, "give it without --train"),
@@ -280,10 +280,10 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.not_fast
 def test_distillation_on_generated_text(tmp_path: Path) -> None:
-    from tests.support.tiny_models import random_model as small
+    from tests.support.tiny_models import random_model
     from tests.support.tiny_models import small_tokenizer as tokenizer
 
-    small("gpt2", tokenizer("byte-level-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
+    random_model("gpt2", tokenizer("byte-level-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
     (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")
     run = pt.distill(
         tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", generate_tokens=6, out=tmp_path / "student",

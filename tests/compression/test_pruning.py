@@ -133,7 +133,7 @@ def test_invalid_options_are_rejected() -> None:
         PruningSpec(heads=1.0).check()
     with pytest.raises(PretuneError, match="nothing to prune"):
         PruningSpec().check()
-    with pytest.raises(PretuneError, match="give some with --train"):
+    with pytest.raises(PretuneError, match="give labeled examples with --train"):
         prune_model(made(), PruningSpec(drop_layers="contributions(1)"), ImportanceData([]))
     with pytest.raises(PretuneError, match="single Transformer stack"):
         prune_model(

@@ -21,9 +21,11 @@ from pretune.compression.benchmark import Costs, model_bytes, summarize_gains, s
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
 from pretune.compression.quantization import QuantizationJob, check_options, choose_backend, write_qat_graph
 from pretune.compression.task_model import TrainedModel
+from pretune.models.adapt_vocabulary import add_special_token
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load
-from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
+from pretune.models.onnx_export import INPUTS, write_graph
+from pretune.models.padded_model import PaddedModel
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8
 from pretune.nn.quantized.int4 import Int4Linear
@@ -41,7 +43,7 @@ from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.compressed_tensors import decode_tensors, encode_int8, quantize_rows
 from pretune.training.jobs.finetuning import RANGES
 from tests.support.one_word_task import start, trained
-from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import random_model
 from tests.support.tiny_models import small_tokenizer as tokenizer
 
 pytestmark = pytest.mark.usefixtures("briefly")
@@ -138,7 +140,7 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
 @pytest.mark.not_fast
 def test_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outputs with int8 kernels equal those of the fake-quantized model; with other ranges they do not."""
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", tokenizer("wordpiece"), "mlm")
     packed = next(iter(text_batches(model, synthetic_texts(4)))).packed[0]
     add_fake_quantization(model.backbone)
     model.backbone.train()(packed)
@@ -195,7 +197,7 @@ def test_graphs_do_not_saturate_on_processors_without_vnni(method: Any, tmp_path
 @pytest.mark.not_fast
 def test_lstm_graphs_do_not_saturate_on_processors_without_vnni(tmp_path: Path) -> None:
     sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": "lstm"}
-    model = small("bilstm", tokenizer("wordpiece"), "bilm", **sizes)
+    model = random_model("bilstm", tokenizer("wordpiece"), "bilm", **sizes)
     write_graph(model, tmp_path / "float.onnx")
     quantize_graph_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", per_channel=True)
     quantize_graph_learned(tmp_path / "float.onnx", tmp_path / "learned.onnx")
@@ -205,7 +207,7 @@ def test_lstm_graphs_do_not_saturate_on_processors_without_vnni(tmp_path: Path) 
 
 
 def quantized_graph(method: str, folder: Path) -> Path:
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", tokenizer("wordpiece"), "mlm")
     batches = list(text_batches(model, synthetic_texts(4)))
     if method == "qat":
         add_fake_quantization(model.backbone)
@@ -238,11 +240,13 @@ def int8_weights(file: Path) -> dict[str, Any]:
 def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Path) -> None:
     # Two texts are distinguished by segments, which ModernBERT does not have.
     model = (
-        small("bert", tokenizer("wordpiece"), "mlm")
+        random_model("bert", tokenizer("wordpiece"), "mlm")
         if pooling == "pair"
-        else small("modernbert", tokenizer("byte-level-bpe"), "mlm")
+        else random_model("modernbert", tokenizer("byte-level-bpe"), "mlm")
     )
     (task,) = parse_objective(f"classify(pooling={pooling})", labels=("no", "yes")).objectives
+    if pooling.startswith("extract"):
+        model = add_special_token(model, "extract")
     del model.root.heads["mlm"]
     model.add_heads([task])
     model.root.eval()
@@ -251,8 +255,10 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
     pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph")
     pt.quantize(tmp_path / "model", out=tmp_path / "int8")
     texts = synthetic_texts(6)
+    pairs = [{"text": text, "pair": other} for text, other in zip(texts, reversed(texts), strict=True)]
+    rows: Any = pairs if pooling in ("separate", "extract_both") else texts
     whole, graph, small_one = (
-        [row["probability"] for row in pt.predict(tmp_path / name, texts)] for name in ("model", "graph", "int8")
+        [row["probability"] for row in pt.predict(tmp_path / name, rows)] for name in ("model", "graph", "int8")
     )
     np.testing.assert_allclose(graph, whole, atol=1e-4)
     np.testing.assert_allclose(small_one, whole, atol=0.2)
@@ -339,7 +345,7 @@ def test_int4_weights_are_saved_and_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(
         made(x), torch.nn.functional.linear(x, made.dequantize(), linear.bias), atol=0.02, rtol=0.02
     )
-    model = small("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2)
+    model = random_model("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2)
     model.save(tmp_path / "gpt")
     pt.quantize(tmp_path / "gpt", method="weight-only", bits=4, out=tmp_path / "small")
     again = load(tmp_path / "small")
@@ -359,7 +365,7 @@ def test_embeddings_are_stored_as_int8() -> None:
 
 @pytest.mark.not_fast
 def test_generative_models_keep_int8_weights(tmp_path: Path) -> None:
-    model = small("gpt2", tokenizer("byte-level-bpe"), "lm")
+    model = random_model("gpt2", tokenizer("byte-level-bpe"), "lm")
     model.save(tmp_path / "gpt")
     run = pt.quantize(tmp_path / "gpt", method="weight-only", out=tmp_path / "small")
     assert run.results["backend"] == "torch" and run.results["compression_ratio"] > 1.5
@@ -382,10 +388,10 @@ def test_invalid_options_are_rejected(tmp_path: Path, monkeypatch: pytest.Monkey
             {"method": "qat", "per_channel": False, "train": start() / "train.csv"},
             "--per-channel applies only|--no-per-channel applies only",
         ),
-        ({"method": "weight-only", "backend": "onnx"}, "leave --backend out"),
+        ({"method": "weight-only", "backend": "onnx"}, "use --backend torch"),
         ({"method": "int3"}, "--method int3: unknown method; known: bf16, dynamic, "),
         ({"bits": 4}, "--bits applies only with --method weight-only"),
-        ({"method": "weight-only", "bits": 3}, "or 4 with --method weight-only"),
+        ({"method": "weight-only", "bits": 3}, "or, with --method weight-only, 4"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.quantize(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]
@@ -415,7 +421,7 @@ def test_only_measured_speed_is_reported(
 
 @pytest.mark.parametrize("objective", ["prompt(verbalizer=no/yes)", "on"])
 def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify", labels=("no", "yes")).objectives
     task = (
         OnLayerFeatures(task, "mix")

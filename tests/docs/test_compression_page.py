@@ -13,7 +13,7 @@ from pretune.objectives import parse_objective
 from tests.support.cli import run_line
 from tests.support.one_word_task import start, trained
 from tests.support.paths import DOCS
-from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import random_model
 from tests.support.tiny_models import small_tokenizer as tokenizer
 
 pytest.importorskip("onnxruntime")
@@ -36,7 +36,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(start() / "start", parse_objective("mlm"))
     model.objective = "mlm"
     model.save("runs/language")
-    small("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
+    random_model("gpt2", tokenizer("byte-level-bpe"), "lm", n_embd=32, n_head=2).save(Path("runs/writer"))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     told = "".join(run_line(line).stdout for line in "".join(blocks).splitlines())
     assert "compression" in told and "student without a teacher" in told and "chosen" in told

@@ -17,7 +17,7 @@ from tests.support.paths import DOCS
 SAMPLE = "python -m pretune.sample_data data"
 GUIDES = sorted(path.stem for path in (DOCS / "guides").glob("*.md"))
 PAGES = {"index": DOCS / "index.md", **{name: DOCS / "guides" / f"{name}.md" for name in GUIDES}}
-NEEDS = {"compress": "onnxruntime"}
+NEEDS = {"compress": "onnxruntime", "deploy": "onnxruntime"}
 ROWS = {"train.csv": 61, "dev.csv": 25, "messages.txt": 20, "manual.txt": 1500}  # lines that the tests keep
 
 
@@ -32,16 +32,20 @@ def less_data(tmp_path: Path) -> Path:
 
 
 def smaller_budget(line: str) -> str:
-    """Return a command with a budget of two steps or two seconds.
+    """Return a command with a budget of two steps or two seconds, or a quick comparison of strategies.
 
     >>> smaller_budget("pretune finetune MODEL rows.csv --epochs 3")
     'pretune finetune MODEL rows.csv --steps 2'
+    >>> smaller_budget("pretune finetune MODEL rows.csv")
+    'pretune finetune MODEL rows.csv --effort quick'
     """
     if line == "pip install pretune":
         return "true"
     if not line.startswith("pretune ulmfit "):
         line = re.sub(r"--(steps|epochs) \d+", "--steps 2", line)
         line = re.sub(r"--seconds \d+", "--seconds 2", line)
+    if line.startswith("pretune finetune ") and not re.search(r"--(steps|seconds|epochs|strategy|effort) ", line):
+        line += " --effort quick"
     return re.sub(r"--scale-to \d+steps", "--scale-to 2steps", line)
 
 

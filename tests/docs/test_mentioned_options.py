@@ -196,8 +196,8 @@ def test_call_graph_follows_calls_methods_and_values() -> None:
         "pretune.text.corpus.files", "decode_line"
     )
     assert {"finetune", "predict"} <= verbs_that_reach(
-        "pretune.objectives.tasks.rank", "require_pairs"
-    ) and "prepare" not in verbs_that_reach("pretune.objectives.tasks.rank", "require_pairs")
+        "pretune.objectives.tasks.classify", "require_pairs"
+    ) and "prepare" not in verbs_that_reach("pretune.objectives.tasks.classify", "require_pairs")
     assert {"pretrain", "adapt"} <= verbs_that_reach("pretune.training.jobs.pretraining_data", "get_store")
     assert verbs_that_reach("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
     assert unknown_options("replace invalid bytes with --encoding-errors replace", ["finetune"]) == [

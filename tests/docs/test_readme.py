@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
 INSTALL = re.compile(r"^pip install pretune\b.*$", re.MULTILINE)
-SHORTER = {"epochs=4": "budget=pt.Budget(steps=2)", "--epochs 4": "--steps 2", "--seconds 60": "--seconds 2"}
+SHORTER = {'out="runs/messages")': 'out="runs/messages", effort="quick")', "--seconds 60": "--seconds 2"}
 
 
 @pytest.mark.end_to_end

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pretune as pt
-from pretune.evaluation.contamination import NgramHasher, find_words, ngram_overlap
+from pretune.evaluation.contamination import ngram_overlap
 from pretune.evaluation.suites.declaration import SuiteRows, find_suite
 from pretune.text.store.store import Store
 
@@ -57,14 +57,3 @@ def test_ngrams_do_not_cross_documents(tmp_path: Path) -> None:
         ngram_overlap(store, [rows(across)], size=5)[0]["found"] == 1
         and ngram_overlap(store, [rows(across)], size=5)[0]["mean_coverage"] < 1
     )
-
-
-def test_different_ngrams_have_different_hashes() -> None:
-    hashes = NgramHasher()
-    words = find_words("a b a b c a b")
-    numbers = hashes.words(words)
-    for size in (1, 2, 3):
-        runs = hashes.runs(numbers, size).tolist()
-        plain = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
-        assert [a == b for a in runs for b in runs] == [a == b for a in plain for b in plain]
-    assert len(hashes.runs(numbers, 9)) == 0

@@ -281,7 +281,7 @@ def test_invalid_prompts_are_rejected() -> None:
     with pytest.raises(PretuneError, match="a prompt has no key 'templat'; did you mean 'template'"):
         in_context("cola", "glue", rows, templat="")
     asking = in_context("cola", "glue", rows, template="{text} {pear} [MASK]")
-    with pytest.raises(PretuneError, match=r"the prompt has \{pear\}, but rows have no such field"):
+    with pytest.raises(PretuneError, match=r"the prompt has the placeholder \{pear\}, but the rows have no such field"):
         asking.predictor(0, asking.fill_slots(rows))
     with pytest.raises(PretuneError, match="the prompt has no word for label '2', only for 0, 1"):
         in_context("cola", "glue", [{"text": "a", "label": "2"}], shots=1).sample_examples(0)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretune.evaluation.baseline_comparison import BaselineComparison, compare_run
 from pretune.evaluation.calibration_error import calibration
 from pretune.evaluation.confidence_intervals import bootstrap_intervals
 from pretune.evaluation.task_report import TaskReport, write_report
@@ -49,7 +50,7 @@ def make_run(folder: Path) -> Run:
 def test_report_matches_the_predictions(tmp_path: Path) -> None:
     dev = rows(40)
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), dev, [])
-    report = TaskReport(make_run(tmp_path / "run"), material, answers(dev, {3, 8}))
+    report = TaskReport(make_run(tmp_path / "run"), BaselineComparison(material, answers(dev, {3, 8})))
     assert report.scores()[0]["this model"] == "0.9500"
     low, high = (float(x) for x in report.scores()[0]["95% interval"].split(" – "))
     assert low < 0.95 < high
@@ -63,20 +64,16 @@ def test_report_matches_the_predictions(tmp_path: Path) -> None:
 
 
 @pytest.mark.not_fast
-def test_no_report_is_written_without_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_report_is_written_without_predictions(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     material = TaskData(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])
-    assert write_report(run, material) is None
+    assert write_report(run, compare_run(run, material)) is None
+    assert run.results == {"model": "m", "objective": "classify"}
     lines = ['{"label": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}}'] * 4
     (run.folder / DEV_PREDICTIONS).write_text("\n".join(lines) + "\n")
-    logged: list[str] = []
-    monkeypatch.setattr("pretune.evaluation.task_report.log_info", logged.append)
-    assert write_report(run, material) == run.folder / "report.html"
-    assert run.results == {"model": "m", "objective": "classify", "baseline/accuracy": 1.0}
-    assert logged == [
-        "the model is not better than a bag of words (0.5 and 1 accuracy); try more epochs or a higher learning rate"
-    ]
-    assert list(run.table()) == ["run", "baseline/accuracy", "finished", "model", "objective"]
+    assert write_report(run, compare_run(run, material)) == run.folder / "report.html"
+    assert run.results["baseline/accuracy"] == 1.0
+    assert list(run.table())[:4] == ["run", "interval/accuracy", "baseline/accuracy", "warning"]
 
 
 def test_confidence_intervals_shrink_with_more_examples() -> None:

@@ -18,7 +18,7 @@ from tokenizers import models, pre_tokenizers
 import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.adapt_vocabulary import add_separator
+from pretune.models.adapt_vocabulary import add_special_token
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network
@@ -147,7 +147,7 @@ def published(name: str, folder: Path, spare: int = 0) -> Model:
 @pytest.mark.parametrize("name", ["openai-gpt", "lstm", "bilstm"])
 def test_an_added_separator_is_a_single_token(name: str, spare: int, tmp_path: Path) -> None:
     old = published(name, tmp_path, spare)
-    made = add_separator(load_model(tmp_path))
+    made = add_special_token(load_model(tmp_path), "separator")
     before, after = (model.root.tensors() for model in (old, made))
     size = old.require_tokenizer().size
     table = next(n for n in after if n.endswith("embed.tokens"))
@@ -183,7 +183,7 @@ def test_a_task_with_pairs_adds_and_trains_a_missing_separator(name: str, tmp_pa
     model = load_model(run.folder)
     assert model.require_tokenizer().vocabulary[-1] == "<sep>" and model.config.vocab_size == len(WORDS) + 2
     learned = model.backbone.embed.tokens[-1]
-    start = add_separator(load_model(tmp_path / "start")).backbone.embed.tokens[-1]
+    start = add_special_token(load_model(tmp_path / "start"), "separator").backbone.embed.tokens[-1]
     assert not torch.allclose(learned, start, atol=1e-3)
     # Both have the same words: only the boundary distinguishes them.
     first, second = pt.predict(run, write_rows(tmp_path / "again.csv", True)).rows[:2]

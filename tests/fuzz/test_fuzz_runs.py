@@ -11,6 +11,7 @@ import pytest
 import pretune as pt
 from pretune.models.model_card import write_card
 from pretune.runtime.console import format_result
+from pretune.training.jobs.labeling import read_progress
 from pretune.training.metrics_log import METRICS
 from pretune.training.run_folder import ENVIRONMENT, RECIPE, RESULTS, Run, finish_run, start_run
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
@@ -59,8 +60,16 @@ def card(folder: Path) -> Any:
     return True
 
 
+def make_labeling(folder: Path) -> None:
+    """Write the progress of a labeling session."""
+    point = {"labels": 8, "accuracy": 0.5, "standard_error": 0.1, "majority": 0.4, "tested": 5}
+    content = {"model": "m", "labels": ["a", "b"], "skipped": ["a text"], "learning_curve": [point]}
+    (folder / "labeled.json").write_text(json.dumps(content))
+
+
 KINDS = [
     *(Kind(f"{name} of a run", make, [name], show) for name in (METRICS, RESULTS, RECIPE, ENVIRONMENT)),
+    Kind("labeling session", make_labeling, ["labeled.json"], lambda folder: read_progress(folder / "labeled.json")),
     Kind("files that a model card is written from", make, [RESULTS, RECIPE, ENVIRONMENT, "config.json"], card),
 ]
 

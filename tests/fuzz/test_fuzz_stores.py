@@ -14,7 +14,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.runtime.parsing import CHECKSUM_KEY, file_digest, json_checksum
-from pretune.text.store.store import MANIFEST, Store
+from pretune.text.store.store import CLEANING_REPORT, MANIFEST, Store
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 TEXTS = ["News of the day. More rain is expected!", "Nothing else happened. Small words stand here now.", "One more."]
@@ -29,6 +29,26 @@ def prepared() -> dict[str, bytes]:
     tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-level-bpe", vocab_size=300)
     pt.prepare(str(folder / "a.txt"), tokenizer, out=folder / "store")
     return {path.name: path.read_bytes() for path in (folder / "store").iterdir() if path.is_file()}
+
+
+@cache
+def prepared_clean() -> dict[str, bytes]:
+    """Return the files of a small store of a cleaned corpus."""
+    folder = Path(mkdtemp())
+    (folder / "a.txt").write_text("\n\n".join([*TEXTS, "No end"]), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-level-bpe", vocab_size=300)
+    rules = ["c4/end-punctuation", "c4/javascript"]
+    pt.prepare(str(folder / "a.txt"), tokenizer, out=folder / "store", clean=rules, processes=1)
+    return {path.name: path.read_bytes() for path in (folder / "store").iterdir() if path.is_file()}
+
+
+def make_clean(folder: Path) -> None:
+    for name, content in prepared_clean().items():
+        (folder / name).write_bytes(content)
+
+
+def read_report(folder: Path) -> str:
+    return json.dumps(Store(folder).describe()["cleaning"]["rules"])
 
 
 def make(folder: Path) -> None:
@@ -71,6 +91,7 @@ KINDS = [
     Kind("manifest.json", make, [MANIFEST], read_all, str),
     Kind("shard of a store", make, [SHARD], read_all, str),
     Kind("tokenizer.json of a store", make, ["tokenizer.json"], read_tokenizer, str),
+    Kind("cleaning.json of a store", make_clean, [CLEANING_REPORT], read_report, str),
     Kind("manifest.json, forged", make, [MANIFEST], read_forged),
     Kind("shard of a store, forged", make, [SHARD], read_forged),
 ]

@@ -17,11 +17,16 @@ import pytest
 
 from pretune import PretuneError
 from pretune.evaluation.suites.file_formats import LAYOUTS, read_layout
+from pretune.probing.suites.edges import read_edge_targets
+from pretune.probing.suites.senteval import read_senteval
+from pretune.probing.suites.words_in_context import read_wic
 from pretune.text.corpus.dialogues import read_dialogues
 from pretune.text.corpus.documents import read_documents
 from pretune.text.corpus.table_writer import format_csv_line
 from pretune.text.corpus.user_histories import write_histories
+from pretune.text.examples.bracketed_trees import read_bracketed
 from pretune.text.examples.cloze_entities import read_entity_clozes
+from pretune.text.examples.conllu import read_conllu
 from pretune.text.examples.labeled import read_labeled
 from pretune.text.examples.multiple_choice import read_choices
 from pretune.text.examples.parallel import read_parallel
@@ -54,8 +59,16 @@ SPANNED: Rows = [{"text": "Ann met Bob", "spans": [[0, 3], {"start": 8, "end": 1
 SQUAD = {"data": [{"paragraphs": [{"context": "it is at home", "qas": [{"id": "1", "question": "where?", "answers": [{"text": "home", "answer_start": 9}]}]}]}]}  # fmt: skip
 MULTIRC: Rows = [{"idx": 0, "passage": {"text": "a", "questions": [{"idx": 0, "question": "b", "answers": [{"idx": 0, "text": "c", "label": 1}]}]}}]  # fmt: skip
 RECORD: Rows = [{"idx": 0, "passage": {"text": "Ann", "entities": [{"start": 0, "end": 2}]}, "qas": [{"idx": 0, "query": "@placeholder", "answers": [{"text": "Ann"}]}]}]  # fmt: skip
+OFFSETS: Rows = [{"text": "Ann met Bob, naïve", "entities": [[0, 3, "PER"], [8, 11, "PER"]]}] * 3
+PARTS: Rows = [{"text": "Ann met Bob", "spans": [{"start": 0, "end": 3, "label": "PER"}]}] * 3
+BRAT = "T1\tPER 0 3\tAnn\nT2\tPER 8 11;12 17\tBob naïve\nR1\tmet Arg1:T1 Arg2:T2\n"
 CONLL = "the DT O\ncat NN B-X\n\na DT O\ndog NN B-X\n"
+SEMICOLONS = "text;label\n" + "".join(f'"a good; text {i}, naïve";{"yes" if i % 2 else "no"}\n' for i in range(6))
 CONLLU = "# text = the cat\n1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n2\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
+TREES = "( (S (NP-SBJ (DT the) (NN cat)) (VP (VBZ sits) (NP (-NONE- *))) (. .)) )\n(NP (NN naïveté))\n"
+TARGETS: Rows = [{"text": "the cat sat", "targets": [{"span1": [0, 2], "span2": [2, 3], "label": "agent"}]}] * 2
+SENTEVAL = "tr\tPAST\tthe cat sat .\nva\tPRES\tthe cat sits .\nte\tPAST\tit was naïve .\n"
+WIC = "bank\tN\t1-0\tthe bank\tbank of a river\nplay\tV\t0-1\tplay it\tto play\n"
 CORPUS = "A first text. It has sentences.\nMore of it.\n\nA second document, naïve.\n" * 3
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -97,6 +110,22 @@ def read_corpus(path: Path, **options: Any) -> list[Any]:
     return list(read_documents([path], **options))
 
 
+def read_brat(path: Path) -> Any:
+    """Read a damaged file of a brat document beside an intact one."""
+    for suffix, content in ((".txt", "Ann met Bob naïve\n"), (".ann", BRAT)):
+        if suffix != path.suffix:
+            path.with_suffix(suffix).write_text(content, encoding="utf-8")
+    return read_tagged(path)
+
+
+def read_wic_with_labels(path: Path) -> Any:
+    """Read a damaged file of WiC beside intact labels, or the other way around."""
+    for name, content in (("a.data.txt", WIC), ("a.gold.txt", "T\nF\n")):
+        if name != path.name:
+            path.with_name(name).write_text(content, encoding="utf-8")
+    return list(read_wic(path.with_name("a.data.txt")))
+
+
 def histories(path: Path) -> Any:
     return write_histories([path], path.parent / "out.txt")
 
@@ -114,6 +143,16 @@ KINDS = [
     kind("tagged", "words.conll", CONLL, read_tagged),
     kind("tagged", "words.conllu", CONLLU, read_tagged),
     *(kind("tagged", f"words{end}", TAGGED, read_tagged) for end in (".jsonl", ".parquet")),
+    kind("tagged offsets", "rows.jsonl", OFFSETS, read_tagged),
+    kind("tagged offsets", "rows.parquet", PARTS, read_tagged),
+    kind("brat annotations", "a.ann", BRAT, read_brat),
+    kind("brat text", "a.txt", "Ann met Bob naïve\n", read_brat),
+    kind("dependency trees", "words.conllu", CONLLU, lambda path: list(read_conllu(path))),
+    kind("constituency trees", "trees.mrg", TREES, lambda path: list(read_bracketed(path))),
+    kind("edge targets", "rows.jsonl", TARGETS, lambda path: list(read_edge_targets(path))),
+    kind("SentEval", "past_present.txt", SENTEVAL, lambda path: list(read_senteval(path))),
+    *(kind("WiC", name, content, read_wic_with_labels) for name, content in (("a.data.txt", WIC), ("a.gold.txt", "T\nF\n"))),
+    kind("labeled, with semicolons", "rows.csv", SEMICOLONS, read_labeled),
     kind("questions", "squad.json", SQUAD, read_questions),
     *(kind("questions", f"rows{end}", QUESTIONS, read_questions) for end in (".jsonl", ".parquet")),
     *(kind("choices", f"rows{end}", CHOICES, read_choices) for end in (".jsonl", ".parquet")),

@@ -36,7 +36,7 @@ RIVER = [
 
 def margin(layer: int) -> float:
     """Return how much more similar uses of one sense are than uses of two senses."""
-    vectors, words, _ = word_vectors(load_model("pretune-small-en"), [*MONEY, *RIVER], layer)
+    (vectors,), words, _ = word_vectors(load_model("pretune-small-en"), [*MONEY, *RIVER], [layer])
     centered = vectors - vectors.mean(0)
     centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
     own = centered[[i for i, word in enumerate(words) if word == "bank"]]

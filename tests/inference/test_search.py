@@ -170,11 +170,11 @@ def test_wrong_inputs_are_refused(model: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     for inputs, query, message in (
         (tmp_path / "empty.txt", "a", r"empty\.txt: the file is empty; give a file with one text per line"),
-        (tmp_path / "blank.txt", "a", r"blank\.txt: the file has only blank texts"),
+        (tmp_path / "blank.txt", "a", r"blank\.txt: all texts are blank"),
         (tmp_path / "bad.txt", "a", r"bad\.txt, line 2: not valid UTF-8"),
         (tmp_path / "head.csv", "a", "the file contains no rows"),
         ("notes.txt", "a", "notes.txt: no such file or folder"),
-        ([" "], "a", "the inputs have only blank texts"),
+        ([" "], "a", "all texts are blank"),
         ([], "a", "the data has no rows"),
         (TEXTS, " ", "a query is empty"),
         (TEXTS, ["a", ""], "a query is empty"),

@@ -124,7 +124,7 @@ def test_extending_positions_copies_or_interpolates_them(family: str, objective:
         torch.testing.assert_close(learned[30], (old[(was - 1) // 2] + old[was // 2]) / 2, atol=1e-5, rtol=1e-5)
     made.save(tmp_path)
     assert load(tmp_path).backbone.max_positions == 61
-    with pytest.raises(PretuneError, match=f"already has {was} positions; give more"):
+    with pytest.raises(PretuneError, match=f"already has {was} positions; give a number above"):
         extend_positions(model, was)
 
 

@@ -55,7 +55,7 @@ def test_sharded_weights_match_a_single_file(folder: Path, tmp_path: Path) -> No
     with pytest.raises(PretuneError, match="must be the name of a file in the same folder"):
         load(tmp_path / "shards")
     index.write_text("{}")
-    with pytest.raises(PretuneError, match=r"index\.json: not an index of shards"):
+    with pytest.raises(PretuneError, match=r"index\.json: the file is not an index of shards"):
         load(tmp_path / "shards")
 
 

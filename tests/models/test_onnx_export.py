@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx_runtime import GRAPH, STATES, OnnxBackbone, open_session
+from pretune.backbones.onnx_runtime import GRAPH, MOBILE_GRAPH, STATES, OnnxBackbone, open_session
 from pretune.models.loading import load
 from pretune.models.onnx_export import export_graph, remove_idle_casts, write_graph
+from pretune.models.padded_model import LanguageModel
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from tests.support.one_word_task import start, trained
@@ -212,8 +214,6 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
     with pytest.raises(PretuneError, match="is an ONNX graph already"):
         pt.export(tmp_path / "graph", format="onnx", out=tmp_path / "never")
-    with pytest.raises(PretuneError, match="applies only with --format hf"):
-        pt.export(trained(), format="onnx", dtype="float16", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="an ONNX graph cannot be saved"):
         model.save(tmp_path / "copy")
 
@@ -229,6 +229,47 @@ def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
     ours, theirs = (pt.predict(tmp_path / name, texts) for name in ("small", "graph"))
     for one, other in zip(ours, theirs, strict=True):
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-4)
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize("format", ["onnx", "ort"])
+def test_int8_graphs_predict_like_the_model(format: Any, tmp_path: Path) -> None:
+    facts = pt.export(trained(), out=tmp_path / "int8", format=format, dtype="int8").facts
+    pt.export(trained(), out=tmp_path / "float", format=format)
+    files = {"onnx": {GRAPH}, "ort": {MOBILE_GRAPH, "required_operators.config"}}[format]
+    assert {*files, "tokenizer.json", "config.json", "README.md"} <= set(facts["files"])
+    texts = ["good stone water", "bad fire", "good", "tree bird cloud bad red blue green"]
+    ours, exact, rounded = (pt.predict(folder, texts) for folder in (trained(), tmp_path / "float", tmp_path / "int8"))
+    for one, other, third in zip(ours, exact, rounded, strict=True):
+        assert one["label"] == other["label"] == third["label"]
+        assert one["probability"] == pytest.approx(other["probability"], abs=1e-5)
+        assert one["probability"] == pytest.approx(third["probability"], abs=0.2)
+    (file,) = (tmp_path / "int8").glob("model.*")
+    session = open_session(file)
+    ids = AutoTokenizer.from_pretrained(tmp_path / "int8")(texts, padding=True, return_tensors="np")
+    logits = session.run(["logits"], {entry.name: ids[entry.name] for entry in session.get_inputs()})[0]
+    assert logits.argmax(1).tolist() == [list(row["probabilities"]).index(row["label"]) for row in ours]
+
+
+@pytest.mark.not_fast
+def test_an_int8_graph_with_wrong_outputs_is_not_written(tmp_path: Path) -> None:
+    """The quantizer returns the graph of another model, as if its kernels computed something else."""
+    model, other = (random_model("bert", small_tokenizer("wordpiece"), "mlm") for _ in range(2))
+    for parameter in other.backbone.layers.parameters():
+        parameter.mul_(2.0)
+
+    def quantize(graph: Path, out: Path, per_channel: bool) -> None:
+        write_graph(other, out, LanguageModel("mlm"))
+
+    with pytest.raises(PretuneError, match="of the int8 graph differ from the model's by"):
+        export_graph(model, tmp_path, quantize=quantize)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("format", "dtype"), [("onnx", "float16"), ("ort", "bfloat16"), ("hf", "int8")])
+def test_data_types_that_a_format_does_not_have_are_refused(format: Any, dtype: Any, tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match=f"--dtype {dtype} does not apply with --format {format}; choose float32"):
+        pt.export(trained(), format=format, dtype=dtype, out=tmp_path / "never")
 
 
 def test_a_damaged_graph_is_refused(tmp_path: Path) -> None:

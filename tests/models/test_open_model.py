@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,3 +92,22 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened.reference == str(opened.folder) == str(tmp_path / "mine") and opened.core.family.name == "bert"
     with pytest.raises(PretuneError, match="no such model folder"):
         OpenModel("no/folder")
+
+
+def test_a_warm_model_gives_the_same_outputs_up_to_rounding(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path, "bert", "mlm")
+    cold, warm = OpenModel(folder), OpenModel(folder)
+    warm.warm_up()
+    first, second = (embed_texts(opened, ["one", "two words"]) for opened in (cold, warm))
+    assert np.abs(first - second).max() < 1e-5
+    assert warm.core.state().keys() == cold.core.state().keys()  # the copies are not saved
+
+
+def test_a_network_becomes_ready_once(tmp_path: Path) -> None:
+    model = OpenModel(save_random_model(tmp_path, "bert", "mlm")).core
+    cpu = torch.device("cpu")
+    assert not model.root.ready(cpu).training
+    model.add_heads(parse_objective("classify", labels=("a", "b")).objectives)  # its dropout is on
+    assert not any(module.training for module in model.root.ready(cpu).modules())
+    model.root.train()
+    assert not model.root.ready(cpu).backbone.training

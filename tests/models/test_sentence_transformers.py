@@ -405,7 +405,7 @@ def test_invalid_export_options_are_refused(bert: Path, tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --format sentence-transformers"),
         ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
-        ({**vectors, "head": "mlm"}, "--head mlm: sentence-transformers folders have no such head"),
+        ({**vectors, "head": "mlm"}, "--head mlm: a sentence-transformers folder cannot contain this head"),
         ({**vectors, "max_length": 99}, "choose a length from 3 to 24 tokens"),
     ]
     for options, message in cases:

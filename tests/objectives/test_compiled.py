@@ -92,7 +92,7 @@ def test_step_with_memory_compiles_to_one_graph_after_the_first_batch(
         batch.state = carry
         expected, found = root(stream.joint, batch), compiled(stream.joint, batch)
         torch.testing.assert_close(found.sums[objective.name], expected.sums[objective.name])
-        carry = found.carry
+        carry = found.state
     assert counter.frame_count == 2  # the first batch has no memory
 
 

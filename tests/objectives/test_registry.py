@@ -73,7 +73,7 @@ def test_objective_names_are_unique() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [("keys", "torch.nn.ModuleDict"), ("forward", "torch.nn.ModuleDict"), ("training", "torch.nn.ModuleDict"),
-     ("my.task", "letters, digits and underscores"), ("2mlm", "not a digit first"), ("", "not a digit first")],
+     ("my.task", "letters, digits and underscores"), ("2mlm", "a letter or an underscore first"), ("", "a letter or an underscore first")],
 )  # fmt: skip
 def test_names_that_no_head_can_have_are_refused(name: str, why: str, plugin: Path) -> None:
     kind = type("Odd", (Objective,), {"name": name})

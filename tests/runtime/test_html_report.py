@@ -50,6 +50,8 @@ def test_wide_content_scrolls_in_its_own_box() -> None:
     assert text.count("<table") == text.count('<div class="scroll"><table') == 1
     assert text.count("<svg") == text.count('<div class="scroll"><svg') == 1
     assert "width=device-width, initial-scale=1" in text and "<td class=long>" in text and "<td class=number>" in text
+    many = render_table([{f"column {number}": number for number in range(12)}])
+    assert many.startswith('<div class="scroll"><table class=wide>') and "table.wide" in text
     # No other module of report pages writes these tags; tables in notebooks have the style of the notebook.
     package = Path(pretune.__file__).parent
     others = [path for path in package.rglob("*.py") if path.name not in ("html_report.py", "notebook.py")]

@@ -100,6 +100,25 @@ def test_cluster_prepares_the_same_bytes_despite_a_lost_worker(
     assert times == [(again.folder / path.name).stat().st_mtime_ns for path in kept]
 
 
+@pytest.mark.end_to_end
+def test_cluster_cleans_to_the_same_bytes(
+    ray: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "UNIT_BYTES", 10_000)
+    (tmp_path / "benchmark.txt").write_text((texts / "0.txt").read_text(encoding="utf-8")[:2000], encoding="utf-8")
+    tokenizer = pt.train_tokenizer([texts], kind="bpe", vocab_size=300)
+    options: dict[str, Any] = {
+        "clean": ["prose", "c4-duplicates"],
+        "near_duplicates": 0.5,
+        "decontaminate": [str(tmp_path / "benchmark.txt")],
+    }
+    here = pt.prepare(texts, tokenizer, tmp_path / "here", processes=1, **options)
+    there = pt.prepare(texts, tokenizer, tmp_path / "there", executor="ray", **options)
+    assert contents(here.folder) == contents(there.folder)
+    report = here.cleaning()
+    assert report is not None and report["removed_characters"]
+
+
 @pytest.mark.not_fast
 def test_errors_of_a_cluster_equal_local_ones(ray: Any, texts: Path, tmp_path: Path) -> None:
     tokenizer = pt.train_tokenizer([texts], kind="bpe", vocab_size=300)

@@ -55,8 +55,8 @@ def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: 
     folder = start()
     return pt.finetune(
         folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, strategy=strategy,
-        objective=objective, budget=pt.Budget(steps=steps), optimizer=pt.Optimizer(lr=3e-3),
-        batch=pt.Batching(size=16), **{"num_seeds": 1, "report": False, **settings},
+        objective=objective, budget=pt.Budget(steps=steps), batch=pt.Batching(size=16),
+        **{"num_seeds": 1, "report": False, "optimizer": pt.Optimizer(lr=3e-3), **settings},
     )  # fmt: skip
 
 

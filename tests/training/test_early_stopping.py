@@ -102,7 +102,7 @@ def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> Non
 def test_patience_needs_dev_examples(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"monitor\.patience needs examples .* --dev"):
+    with pytest.raises(PretuneError, match=r"monitor\.patience needs dev examples .* --dev"):
         pt.finetune(start() / "start", few, out=tmp_path / "run", monitor=pt.Monitoring(patience=2))
     assert not (tmp_path / "run").exists()
     with pytest.raises(PretuneError, match=r"monitor\.patience applies only to training on labeled examples"):

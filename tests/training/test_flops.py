@@ -212,7 +212,7 @@ def test_formula_with_relative_positions_and_memory(kind: str, columns: tuple[st
     with FlopCounterMode(display=False) as counter:
         loss = root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
-    assert (loss.carry is not None) == ("document_start" in columns) == (itemize_flops(root, batch)["memory"] > 0)
+    assert (loss.state is not None) == ("document_start" in columns) == (itemize_flops(root, batch)["memory"] > 0)
 
 
 @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])

@@ -210,14 +210,14 @@ def test_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypat
 
 
 @pytest.mark.end_to_end
-def test_bench_device_enables_model_flops_utilization(tmp_path: Path, monkeypatch: Any) -> None:
+def test_roofline_enables_model_flops_utilization(tmp_path: Path, monkeypatch: Any) -> None:
     from pretune.runtime.devices import choose_device, peak_flops
-    from pretune.verbs.evaluation import bench_device
+    from pretune.verbs.evaluation import roofline
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(bench_device, "SECONDS", 0.02)
+    monkeypatch.setattr(roofline, "SECONDS", 0.02)
     assert peak_flops(choose_device("cpu")) is None
-    result = pt.bench_device("cpu")
+    result = pt.roofline("cpu")
     assert peak_flops(choose_device("cpu")) == pytest.approx(result.peak)
     assert result.describe()["gigabytes_per_second"] > 0.1
     training = make("mlm+nsp", 2, run=tmp_path / "run")

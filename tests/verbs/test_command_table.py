@@ -85,7 +85,7 @@ def test_help_shows_common_options_first_and_those_of_all_commands_last(name: st
 def test_help_shows_placeholders_choices_and_defaults() -> None:
     text = " ".join(run("finetune", "--help").stdout.split())
     assert text.startswith("Usage: pretune finetune [MODEL] [TRAIN] [OPTIONS] Fine-tune a model")
-    assert "--epochs FLOAT Passes over the training data. [default: 3.0]" in text
+    assert "--epochs FLOAT Passes over the training data; by default 3, or more for few examples" in text
     assert "--columns.KEY VALUE" in text and "--dev TEXT..." in text
     assert "--report, --no-report Write report.html" in text and "[default: on]" in text
     assert "--drop-invalid Drop" in text

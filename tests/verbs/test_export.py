@@ -16,7 +16,7 @@ from pretune.inference.generation.causal_generation import GenerationConfig, Tex
 from pretune.inference.predict import predict_texts
 from pretune.models.bundled import bundled_folder
 from pretune.models.loading import load
-from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import random_model
 from tests.support.tiny_models import save_random_model as save
 from tests.support.tiny_models import small_tokenizer as tokenizer
 
@@ -65,7 +65,7 @@ def test_classifier_agrees_with_transformers(tmp_path: Path) -> None:
     from pretune.models.model import Model
     from pretune.objectives import parse_objective
 
-    model = small("bert", tokenizer("wordpiece"), "mlm")
+    model = random_model("bert", tokenizer("wordpiece"), "mlm")
     labels = ["bad", "good", "so so"]
     task = Model(model.family, model.config, model.root, model.tokenizer, "classify", labels)
     task.add_heads(parse_objective("classify", labels=tuple(labels)).objectives)

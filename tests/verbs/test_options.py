@@ -29,23 +29,29 @@ from tests.support.one_word_task import start, trained
 
 # Options that apply in every mode of their verb. A new option belongs either here or in an `only` of its verb.
 ALWAYS = {
-    "quickstart": "model labels_per_class num_seeds epochs seconds out",
+    "quickstart": "model labels_per_class num_seeds epochs effort seconds out",
     "tokenizer train": "corpus kind vocab_size out extra_ids languages encoding_errors max_distinct_words",
     "tokenizer inspect": "tokenizer texts",
     "histories": "files out user_column item_column time_column min_items",
-    "prepare": "corpus tokenizer out language span_field encoding_errors processes executor",
+    "prepare": "corpus tokenizer out language span_field encoding_errors processes executor clean keep_language near_duplicates decontaminate",
     "phrases": "store out max_phrases min_count min_pmi max_tokens",
-    "pretrain": "model data out objective budget scale_to optimizer schedule batch monitor seed deterministic resume device word_vectors",
-    "adapt": "model data out objective budget optimizer schedule batch monitor seed deterministic resume device ignore_mismatched",
-    "finetune": "model train out dev text pair label columns drop_invalid objective strategy budget optimizer schedule batch monitor shots "
+    "pretrain": "model data out objective budget scale_to optimizer schedule batch monitor callbacks seed deterministic resume device word_vectors",
+    "adapt": "model data out objective budget optimizer schedule batch monitor callbacks seed deterministic resume device ignore_mismatched",
+    "label": "inputs out labels model batch_size to answers seed",
+    "finetune": "model train out dev text pair label columns drop_invalid objective threshold class_weight strategy budget optimizer schedule batch monitor callbacks shots "
     "seed num_seeds report deterministic resume device word_vectors",
-    "tune": "model train dev out num_trials max_seconds text pair label columns drop_invalid objective strategy epochs optimizer schedule batch "
+    "tune": "model train dev out num_trials max_seconds text pair label columns drop_invalid objective threshold class_weight metric strategy epochs optimizer schedule batch "
     "monitor seed deterministic device devices",
     "ulmfit": "model train out backward_model dev unlabeled text label vocab_size lm_epochs epochs max_length batch_size lr dropout language seed num_seeds "
     "device",
     "evaluate": "model data suite device ignore_mismatched",
     "compare": "first second",
+    "study": "out suggest device devices",
+    "probe": "model suite data tasks layers pooling probe controls mdl num_seeds max_examples cache seed ignore_mismatched out",
     "contamination": "store suite data tasks ngram_size",
+    "attention": "model inputs tokens importance out ignore_mismatched",
+    "similarity": "model inputs other method level max_texts out ignore_mismatched",
+    "project": "model inputs method layer pooling out ignore_mismatched",
     "compress": "model target train dev out pipelines text pair label columns",
     "distill": "teacher student out train unlabeled data match_layers budget optimizer schedule batch monitor seed device",
     "prune": "model out drop_layers heads ffn_units sparsity vocabulary_texts dev budget device ignore_mismatched",
@@ -57,12 +63,14 @@ ALWAYS = {
     "search": "model inputs query top_k pooling ignore_mismatched",
     "generate": "model prompts temperature top_k top_p num_beams repetition_penalty no_repeat_ngram_size stop choices stream device ignore_mismatched",
     "translate": "model inputs references num_beams max_new_tokens plot out device ignore_mismatched",
-    "neighbors": "model word context corpus top_k layer max_words language ignore_mismatched",
+    "neighbors": "model word context corpus top_k all_layers max_words language ignore_mismatched",
     "vectors train": "corpus out kind vector_size window negative min_count epochs lowercase language encoding_errors seed workers",
     "import": "source out",
+    "serve": "models host port token_file allowed_hosts cors_origins timeout max_batch_size max_delay max_queue max_texts max_characters max_body threads reload_every",
     "export": "model out format head license new_tokenizer max_positions ignore_mismatched",
     "show": "what",
-    "bench device": "device",
+    "bench": "model inputs seconds max_texts threads ignore_mismatched",
+    "roofline": "device",
     "doctor": "",
 }  # fmt: skip
 # Keys of sections that apply to every kind of training, optimizer and schedule.
@@ -71,7 +79,7 @@ ALWAYS_KEYS = {
     Optimizer: "name lr weight_decay max_grad_norm layer_decay head_lr_factor ema_decay average_fraction reference_batch_size",
     Schedule: "kind warmup_ratio dropout_until",
     Batching: "max_length gradient_checkpointing",
-    Monitoring: "log_every save_every save_total_limit log_layer_grad_norms spike_threshold",
+    Monitoring: "log_every log_to save_every save_total_limit log_layer_grad_norms spike_threshold",
 }
 SECTIONS = {"batch": Batching, "monitor": Monitoring}
 
@@ -88,7 +96,7 @@ def test_every_option_declares_where_it_applies(name: str) -> None:
     unknown = parameters - always - sometimes
     assert not unknown, f"declare where {unknown} of `{name}` apply: in ALWAYS, or with only(…) in the verb's decorator"
     assert always | sometimes == parameters and not always & sometimes
-    assert set(function.outputs) == {"out", "plot"} & parameters, "an output is checked before anything is read"
+    assert set(function.outputs) == {"out", "plot", "to"} & parameters, "an output is checked before anything is read"
 
 
 def test_every_section_key_declares_where_it_applies() -> None:
@@ -181,11 +189,16 @@ SUITE = {**EVALUATE, "suite": "glue", "out": "{out}"}
 TUNED = {"keep_models": True, "strategy": "full", "from_scratch": True, "deterministic": True, **SECTION}
 COMPRESS = {"model": "{task}", "target": "size=1MB", "train": "{rows}", "dev": "{rows}", "out": "{out}"}
 PREDICT, GENERATE = {"model": "{task}", "inputs": ["a text"]}, {"model": "{model}", "prompts": ["a"]}
+STUDY, SUGGEST = {"file": "quick", "out": "{out}"}, {"suggest": True, "out": "{out}"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("study", {"data": "{text}", "labels": "{rows}", "dev": "{rows}", "text": "a", "label": "b", "budget": "10s", "language": "ru"}, STUDY, SUGGEST),
+    ("study", {"file": "quick", "dry_run": True, "retry_failed": True, "keep_models": True}, SUGGEST, {"out": "{out}"}),
     ("tokenizer train", {"lowercase": True}, {"corpus": "{text}", "kind": "items"}, {"corpus": "{text}"}),
     ("tokenizer train", {"max_occurrences": 5}, {"corpus": "{text}", "kind": "words"}, {"corpus": "{text}"}),
+    ("tokenizer train", {"pair_score": "likelihood"}, {"corpus": "{text}", "kind": "bpe"}, {"corpus": "{text}"}),
     ("tokenizer train", {"split_by": "line"}, {"corpus": "{rows}"}, {"corpus": "{text}"}),
     ("tokenizer train", {"text_field": "text"}, {"corpus": "{text}"}, {"corpus": "{rows}"}),
+    ("prepare", {"decontaminate_data": "x"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}", "decontaminate": ["glue"]}),
     ("prepare", {"split_by": "line"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}),
     ("prepare", {"text_field": "text"}, {"corpus": "{text}", "tokenizer": "t", "out": "{out}"}, {"corpus": "{rows}", "tokenizer": "t", "out": "{out}"}),
     ("pretrain", {"batch": Batching(size=2), "monitor": Monitoring(patience=1)}, {"model": "bert-tiny", "out": "{out}"}, {}),
@@ -216,7 +229,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("finetune", {"confidence_threshold": 0.9}, FINETUNE, {**FINETUNE, "unlabeled": "x.txt"}),
     ("finetune", {"confidence_threshold": 0.9}, {**FINETUNE, "unlabeled": "x.txt", "distill_temperature": 2.0}, {**FINETUNE, "unlabeled": "x.txt"}),
     ("finetune", {"learning_curve": [5], "scratch_baseline": True}, {**FINETUNE, "unlabeled": "x.txt"}, FINETUNE),
+    ("finetune", {"metric": "f1", "metrics": ["mcc"]}, {**FINETUNE, "train": ["a=x.csv", "b=y.csv"]}, FINETUNE),
     ("finetune", {"devices": 2}, {**FINETUNE, "num_seeds": 1}, FINETUNE),
+    ("finetune", {"effort": "quick"}, {**FINETUNE, "strategy": "full"}, FINETUNE),
+    ("finetune", {"effort": "quick"}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
     ("tune", {"batch": Batching(tokens=2)}, {**FINETUNE, "dev": "{rows}"}, {}),
     ("tune", {"tokenizer": "t"}, {**FINETUNE, "dev": "{rows}"}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}),
     ("tune", {"ignore_mismatched": True}, {**FINETUNE, "dev": "{rows}", "model": "bert-tiny"}, {**FINETUNE, "dev": "{rows}"}),
@@ -261,6 +277,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("predict", {"text": "a", "pair": "b", "columns": {"group": "d"}, "score": True}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("predict", {"label": "a"}, {**PREDICT, "inputs": ["{rows}"]}, {**PREDICT, "inputs": ["{rows}"], "score": True}),
     ("predict", {"probabilities": True}, {**PREDICT, "model": "{regression}"}, PREDICT),
+    ("predict", {"threshold": 0.3}, {**PREDICT, "model": "{regression}"}, PREDICT),
     ("predict", {"safe_csv": True}, {**PREDICT, "out": "{out}.jsonl"}, {**PREDICT, "out": "{out}.csv"}),
     ("ask", {"safe_csv": True}, {**PREDICT, "out": "{out}.jsonl"}, {**PREDICT, "out": "{out}.csv"}),
     ("ask", {"text": "a", "pair": "b", "label": "c"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
@@ -272,13 +289,23 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("embed", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("embed", {"text": "a"}, {**PREDICT, "inputs": ["{text}"]}, {**PREDICT, "inputs": ["{text}", "{rows}"]}),
     ("search", {"text": "a"}, {**PREDICT, "inputs": ["{text}"], "query": "a"}, {**PREDICT, "inputs": ["{rows}"], "query": "a"}),
+    ("label", {"text": "a"}, {"inputs": ["{text}"], "out": "{out}.csv"}, {"inputs": ["{rows}"], "out": "{out}.csv"}),
     ("generate", {"seed": 1}, GENERATE, {**GENERATE, "top_k": 5}),
     ("generate", {"length_penalty": 0.5}, GENERATE, {**GENERATE, "num_beams": 2}),
     ("generate", {"max_new_tokens": 50}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
+    ("generate", {"score": True}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
     ("generate", {"language_pair": "en-ro"}, GENERATE, {**GENERATE, "model": "{mbart}"}),
     ("translate", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("translate", {"length_penalty": 0.5}, {**PREDICT, "num_beams": 1}, PREDICT),
     ("translate", {"alignments": True}, {**PREDICT, "out": "{out}"}, PREDICT),
+    ("attention", {"text": "a"}, PREDICT, {**PREDICT, "importance": "{rows}"}),
+    ("attention", {"text": "a"}, {**PREDICT, "inputs": ["{text}"]}, {**PREDICT, "inputs": ["{rows}"]}),
+    ("attention", {"head": ["1.1"], "target": "b"}, PREDICT, {**PREDICT, "out": "{out}"}),
+    ("attention", {"label": "a"}, PREDICT, {**PREDICT, "importance": "{rows}"}),
+    ("similarity", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
+    ("project", {"text": "a", "color": "label"}, {**PREDICT, "inputs": ["{text}"]}, {**PREDICT, "inputs": ["{rows}"]}),
+    ("project", {"seed": 1}, PREDICT, {**PREDICT, "method": "tsne"}),
+    ("neighbors", {"layer": 1}, {"model": "{model}", "word": "a", "all_layers": True}, {"model": "{model}", "word": "a"}),
     ("neighbors", {"occurrences": 3}, {"model": "{model}", "word": "a", "context": "a b"}, {"model": "{model}", "word": "a"}),
     ("neighbors", {"split_by": "line", "encoding_errors": "replace"}, {"model": "{model}", "word": "a"}, {"model": "{model}", "word": "a", "corpus": "{text}"}),
     ("neighbors", {"text_field": "text"}, {"model": "{model}", "word": "a", "corpus": "{text}"}, {"model": "{model}", "word": "a", "corpus": "{rows}"}),
@@ -286,10 +313,13 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("vectors train", {"text_field": "text"}, {"corpus": "{text}", "out": "{out}"}, {"corpus": "{rows}", "out": "{out}"}),
     ("import", {"vocab_file": "x"}, {"source": "{rows}", "out": "{out}"}, {"source": "{store}", "out": "{out}"}),
     ("import", {"max_words": 5}, {"source": "{store}", "out": "{out}"}, {"source": "{rows}", "out": "{out}"}),
-    ("export", {"dtype": "float32", "max_shard_size": "1GB"}, {"model": "{model}", "out": "{out}", "format": "onnx"}, {"model": "{model}", "out": "{out}"}),
+    ("export", {"dtype": "float32"}, {"model": "{model}", "out": "{out}", "format": "torch"}, {"model": "{model}", "out": "{out}", "format": "ort"}),
+    ("export", {"max_shard_size": "1GB"}, {"model": "{model}", "out": "{out}", "format": "onnx"}, {"model": "{model}", "out": "{out}"}),
+    ("bench", {"text": "a"}, {**PREDICT, "inputs": ["{text}"]}, {**PREDICT, "inputs": ["{rows}"]}),
     ("export", {"pooling": "mean", "normalize": True, "max_length": 9}, {"model": "{model}", "out": "{out}", "format": "hf"}, {"model": "{model}", "out": "{out}"}),
     ("export", {"position_init": "copy"}, {"model": "{model}", "out": "{out}"}, {"model": "{model}", "out": "{out}", "max_positions": 99}),
     ("show", {"text": "a", "seed": 1}, {"what": "presets"}, {"what": "objectives"}),
+    ("show", {"plot": "{out}"}, {"what": "families"}, {"what": "plm"}),
 ]  # fmt: skip
 
 
@@ -361,9 +391,10 @@ def test_options_that_are_off_are_accepted() -> None:
     assert sample() == sample(seed=0, names=(), flag=False) == sample(None) == 0.5
     assert sample("m", seed=0, rate=0.5) == 0.5
     for wrong in ({"seed": 1}, {"rate": 0.5}, {"rate": 0.0}, {"flag": True}, {"names": ("a",)}):
-        with pytest.raises(PretuneError, match=rf"^--{next(iter(wrong))} applies only with a model; leave it out$"):
+        name = next(iter(wrong))
+        with pytest.raises(PretuneError, match=rf"^--{name} applies only with a model; leave out --{name}$"):
             sample(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(PretuneError, match=r"^--seed and --flag apply only with a model; leave them out$"):
+    with pytest.raises(PretuneError, match=r"^--seed and --flag apply only with a model; leave out --seed and --flag$"):
         sample(seed=1, flag=True)
 
 
@@ -381,7 +412,7 @@ def test_command_line_rejects_options_at_their_default(tmp_path: Path) -> None:
         refused = run_command(*asked, *words, check=False)
         error = refused.stderr
         assert refused.returncode == 1
-        assert "not with --data; leave it out" in error and len(error.splitlines()) == 1, error
+        assert "not with --data; leave out " in error and len(error.splitlines()) == 1, error
 
 
 def test_keys_of_another_optimizer_or_schedule_are_rejected() -> None:

@@ -463,7 +463,7 @@ def test_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
 
     model = load_model(pretrained.folder)
     texts = ["Unparenthesized subexpressions evaluate.", "a b"]
-    vectors, words, places = word_vectors(model, texts)
+    (vectors,), words, places = word_vectors(model, texts)
     assert words[-4:] == ["unparenthesized", "subexpressions", "evaluate", "."] and places.tolist() == [
         1,
         1,

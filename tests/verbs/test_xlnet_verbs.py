@@ -43,7 +43,7 @@ def test_pretraining_learns_and_saves_its_memory(pretrained: Run) -> None:
     assert last < first
     newest = load_newest(pretrained.folder)
     assert newest is not None
-    carry = newest[1]["carry"]
+    carry = newest[1]["recurrent_states"]
     memory = load_model(pretrained.folder).backbone.restore_state(
         {name.removeprefix("0/"): tensor for name, tensor in carry.items()}
     )

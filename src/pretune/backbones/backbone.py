@@ -13,13 +13,17 @@ from typing_extensions import TypedDict
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
+from pretune.runtime.errors import PretuneError
 
 LayerSelection = Literal["last", "all"] | Sequence[int]
 
 
 @dataclass
 class BackboneOutput:
-    """A backbone's output: hidden states (tokens, width) of each requested layer, and a recurrent state or cache."""
+    """The output of a backbone: hidden states (tokens, width) of each requested layer, and a state to continue from.
+
+    The state is a segment memory, a recurrent state, or a key-value cache; None for backbones that keep no state.
+    """
 
     layers: list[Tensor]
     state: Any = None  # detached: segment memory, recurrent state, or key-value cache
@@ -31,7 +35,7 @@ class BackboneOutput:
 
 
 class TaskParts(TypedDict, total=False):
-    """Functions that create the modules of task heads for a model family, such as poolers and classifiers."""
+    """The functions with which a model family creates modules of its task heads, such as poolers and classifiers."""
 
     pooler: Callable[[], nn.Module]  # from a sequence's hidden state to the vector that the classifier reads
     classifier: Callable[[int], nn.Module]  # from that vector to one logit per class
@@ -42,10 +46,13 @@ class TaskParts(TypedDict, total=False):
 
 
 class TaskHeadParts:
-    """The base class of backbones, with functions that create the modules of task heads, such as poolers."""
+    """The base class of backbones, which holds the functions that create modules of task heads, such as poolers."""
 
     def set_task_parts(self, width: int, **parts: Unpack[TaskParts]) -> None:
-        """Set the functions (keyword arguments) that create the modules of task heads; `width` is the hidden size."""
+        """Store the functions (keyword arguments, see `TaskParts`) that create the modules of task heads.
+
+        `width` is the hidden size, which the default classifier reads; parts that are not given get defaults.
+        """
         self.pooler, self.tagger = parts.get("pooler", nn.Identity), parts.get("tagger", nn.Identity)
         self.classifier = parts.get("classifier", partial(OutputLinear, width))
         self.answerer = parts.get("answerer", self.tagger)
@@ -111,7 +118,9 @@ class Backbone(Protocol):
 
 
 def selected_layers(keep: LayerSelection, layers: int) -> set[int]:
-    """Return the layer indices, from 0 (embeddings) to `layers`, that `keep` selects: "last", "all", or a list.
+    """Return the layer indices, from 0 (embeddings) to `layers`, that `keep` selects.
+
+    `keep` is "last", "all", or a list of indices; negative indices count from the top layer.
 
     >>> sorted(selected_layers([0, -1], 12))
     [0, 12]
@@ -120,4 +129,10 @@ def selected_layers(keep: LayerSelection, layers: int) -> set[int]:
         return {layers}
     if keep == "all":
         return set(range(layers + 1))
-    return {layer % (layers + 1) for layer in keep}  # type: ignore[operator]
+    for layer in keep:
+        if not -layers - 1 <= int(layer) <= layers:
+            raise PretuneError(
+                f"layer {layer} does not exist; choose a layer from 0 (the embeddings) to {layers} (the top), or from "
+                f"-1 (the top) to {-layers - 1}"
+            )
+    return {int(layer) % (layers + 1) for layer in keep}

@@ -17,7 +17,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class BidirectionalState:
-    """The recurrent states or memories of the forward and the backward stack, from which the next batch continues."""
+    """The states of the forward and the backward stack at the end of a batch, from which the next batch continues."""
 
     ahead: Any
     back: Any
@@ -63,7 +63,10 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
         return self.ahead.max_positions
 
     def forward(self, packed: Packed, state: None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers that `keep` selects; `state` must be None."""
+        """Return the hidden states (tokens, width) of the layers that `keep` selects, both directions concatenated.
+
+        `state` must be None, since the backward stack can only start from the end of a text.
+        """
         turn = reverse_index(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
@@ -74,7 +77,11 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
     def both_directions(
         self, ahead: Packed, back: Packed, state: BidirectionalState | None = None
     ) -> tuple[Tensor, Tensor, BidirectionalState]:
-        """Run the forward stack on the batch `ahead`, the backward one on `back`; return outputs and final states."""
+        """Run the forward stack on `ahead` and the backward stack on `back`, two batches that may differ.
+
+        Return the top hidden states of each stack, (tokens, stack width), in the order of its batch, and the state from
+        which the next batch continues.
+        """
         turn = reverse_index(back)
         first = self.ahead(ahead, state=None if state is None else state.ahead)
         second = self.back(reversed_packed(back, turn), state=None if state is None else state.back)
@@ -95,14 +102,20 @@ class BidirectionalBackbone(TaskHeadParts, nn.Module):
 
 
 def _refuse_vocabulary_head() -> nn.Module:
-    """Refuse to create a language-model head: hidden states from both directions have seen every token already."""
+    """Raise an error instead of creating a language-model head.
+
+    The hidden states of both directions together already contain every token that such a head would predict.
+    """
     raise PretuneError(
         "a model with separate forward and backward stacks can only be pretrained with the objective bilm; "
-        "choose another model for this objective"
+        "use bilm, or choose another model for your objective"
     )
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Return a packed batch with each sequence reversed; token i comes from index `turn[i]`."""
+    """Return a packed batch with the tokens of each sequence in reverse order.
+
+    `turn` is the result of `reverse_index(packed)`: token i of the new batch is token `turn[i]` of the old one.
+    """
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

@@ -17,7 +17,7 @@ from pretune.packed import Packed
 
 
 class EncoderDecoder(LayeredBackbone):
-    """A Transformer encoder-decoder, which decodes sequence i of a target batch from sequence i of a source batch."""
+    """A Transformer encoder-decoder: sequence i of a target batch is decoded from sequence i of a source batch."""
 
     def __init__(
         self,
@@ -28,7 +28,11 @@ class EncoderDecoder(LayeredBackbone):
         score: nn.Module | None = None,
         norm: nn.Module | None = None,
     ) -> None:
-        """Assemble an encoder and the decoder's parts; `score` is the relative position bias, `norm` the final norm."""
+        """Assemble an encoder, the decoder's embeddings `embed` and the decoder's `layers`.
+
+        `score` is the decoder's relative position bias, and `norm` the norm after its last layer (None: no such
+        module).
+        """
         super().__init__()
         self.encoder = encoder
         self.embed = embed
@@ -46,7 +50,10 @@ class EncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: KVCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the decoder layers in `keep`; `state` caches earlier tokens."""
+        """Encode `source`, decode `target`, and return the hidden states (tokens, width) of the decoder.
+
+        `keep` selects decoder layers. `state` is a key-value cache of earlier target tokens, for generation.
+        """
         encoded = self.encoder(source).last if state is None or state.source is None else None
         return self.decode(target, source, encoded, state, keep)
 
@@ -58,7 +65,11 @@ class EncoderDecoder(LayeredBackbone):
         state: KVCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Decode from encoder states `encoded` (None: cached in `state`); return hidden states of layers in `keep`."""
+        """Decode `target` from the encoder states `encoded` of `source`, and return the decoder's hidden states.
+
+        `encoded` may be None if `state`, a key-value cache, already has its keys and values; `keep` selects decoder
+        layers.
+        """
         wanted = selected_layers(keep, len(self.layers))
         x: Tensor = self.embed(target)
         if state is None:
@@ -78,7 +89,7 @@ class EncoderDecoder(LayeredBackbone):
         return BackboneOutput(layers, state)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layers, from the encoder's bottom to the decoder's top, as (name, modules) pairs."""
+        """Return the layers as (name, modules) pairs, those of the encoder first, for layer-wise training."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

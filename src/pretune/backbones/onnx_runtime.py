@@ -19,7 +19,9 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.optional_imports import import_optional
 from pretune.text.spans import span_indices
 
+ENGINE = "onnxruntime"  # in config.json: the weights are in a graph for ONNX Runtime
 GRAPH = "model.onnx"
+MOBILE_GRAPH = "model.ort"  # the same in the format of ONNX Runtime's mobile builds
 # The names that Optimum gives the inputs and outputs of its graphs.
 INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
@@ -44,7 +46,10 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     """A backbone whose hidden states are computed by an exported ONNX graph."""
 
     def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
-        """Load an ONNX graph; `blueprint` is the same network in torch, without weights, to look up layer sizes."""
+        """Load the ONNX graph in the file `path`, to run on `threads` threads (None: as many as torch uses).
+
+        `blueprint` is the same network in torch, without weights; sizes and task heads are taken from it.
+        """
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
@@ -61,15 +66,15 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
     def embed(self) -> Any:
         """Raise an error: the token embeddings of an ONNX model are not accessible outside the graph."""
         raise PretuneError(
-            f"{self.path}: the token embeddings of an ONNX graph cannot be read; use the model it was exported from"
+            f"{self.path}: the token embeddings of an ONNX graph cannot be read; use the model from which the graph was exported"
         )
 
     def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
         """Return the hidden states of the top layer, (tokens, width); raise an error if `keep` selects other layers."""
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(
-                f"{self.path}: an ONNX graph returns only the hidden states of its top layer; use the model that it was "
-                "exported from"
+                f"{self.path}: an ONNX graph returns only the hidden states of its top layer; for other layers, use the "
+                "model from which the graph was exported"
             )
         states = np.empty((len(packed), self.width), dtype=np.float32)
         for feed, indices in padded_inputs(packed):
@@ -78,7 +83,11 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return BackboneOutput([torch.from_numpy(states).to(packed.ids.device)])
 
     def _run(self, feed: dict[str, Array], shape: tuple[int, ...]) -> Array:
-        """Run the ONNX graph on the inputs `feed` of `shape` (b, L), and return the hidden states, (b, L, width)."""
+        """Run the ONNX graph on `feed`, b padded sequences of length L, and return the hidden states, (b, L, width).
+
+        `feed` maps the names of the graph's inputs to arrays of `shape`, (b, L). An error is raised if the graph fails
+        or its output has another shape.
+        """
         try:
             (states,) = self.session.run([STATES], feed, self.options)
         except Exception as error:  # ONNX Runtime has no common class for its errors
@@ -93,12 +102,16 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return states
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return no (name, modules) pairs: an ONNX graph has no layers that could be trained."""
+        """Return an empty list: an ONNX graph has no layers that could be trained."""
         return []
 
 
 def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
-    """Yield padded ONNX inputs (b, L), batched by similar length, with the indices of their tokens in `packed`."""
+    """Yield, for each group of sequences of similar length, its padded ONNX inputs and the indices of its tokens.
+
+    The inputs are arrays by name, (b, L) each, for b sequences padded to the length L of the longest. The indices tell,
+    row by row, which token of `packed` is at each place that is not padding.
+    """
     # Batches may be on a GPU; ONNX Runtime computes on the host.
     offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
     starts, lengths = offsets[:-1], np.diff(offsets)
@@ -113,14 +126,20 @@ def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
 
 
 def _length_buckets(lengths: Array) -> list[Array]:
-    """Return the indices of nonempty sequences in groups of similar length, given all lengths."""
+    """Group sequences of similar length, given all `lengths`; return the indices of the sequences in each group.
+
+    Empty sequences are left out.
+    """
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     return [order[first:last] for first, last in pairwise(length_groups(lengths[order])) if last > first]
 
 
 def _pad(column: Array, real: Array) -> Array:
-    """Return token values (n,) padded with 0 to (b, L), given the mask of real tokens (b, L)."""
+    """Return the values of n tokens as rows of b sequences, (b, L), with 0 for padding.
+
+    `real`, (b, L), is True at the places of the n tokens, row by row.
+    """
     rows = np.zeros(real.shape, dtype=np.int64)
     rows[real] = column
     return rows

@@ -1,4 +1,4 @@
-"""The difference between a pruned or quantized backbone and its configuration, which config.json records."""
+"""The record, in config.json, of what pruning and quantization changed in a backbone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class PrunedShape:
-    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty if nothing changed."""
+    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty for unchanged models."""
 
     layers: tuple[int, ...] | None = None  # the kept layers, by their original depths; None for all
     heads: Mapping[str, int] = field(default_factory=dict)  # the number of heads, by path of the attention module
@@ -58,8 +58,8 @@ class PrunedShape:
         for path, count in {**self.heads, **self.units}.items():
             if path not in parts or count > parts[path].units:
                 raise PretuneError(
-                    f"cannot keep {count} heads or units of {quote(path)}, which the model does not have; prune the "
-                    "model again"
+                    f"config.json: the entry `shape` keeps {count} heads or units of the module {quote(path)}, but the model "
+                    "has fewer; prune the original model again"
                 )
             parts[path].keep_units(range(count))
         if self.linear:
@@ -67,7 +67,10 @@ class PrunedShape:
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> PrunedShape:
-        """Return this shape with only the layers `kept` of `depth` layers, which share weights if `shared` is true."""
+        """Return this pruned shape after the removal of further layers: of `depth` layers, those at `kept` remain.
+
+        `shared` says whether layers share weights; if so, the paths of heads and feed-forward units do not change.
+        """
         before, stack = self.layers or tuple(range(depth)), "layers."
 
         def renumbered(counts: Mapping[str, int]) -> dict[str, int]:
@@ -85,7 +88,10 @@ class PrunedShape:
 
 
 def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
-    """Keep only the layers at the indices `kept` of a Transformer stack, in place; shared layers are not deleted."""
+    """Keep only the layers at the indices `kept` of a Transformer stack, in place.
+
+    If layers share weights (ALBERT), fewer of them run, but the shared parameters stay.
+    """
     if not isinstance(backbone, TransformerStack):
         raise PretuneError(
             "layers can be removed only from a model with a single Transformer stack (an encoder or a decoder); choose "
@@ -93,7 +99,8 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
         )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(
-            f"cannot keep layers {quote(list(kept))} of a model with {len(backbone.order)} layers; prune it again"
+            f"the layers {quote(list(kept))} cannot be kept, because the model has {len(backbone.order)} layers, counted from 0; "
+            "prune the original model again, and keep layers that exist"
         )
     if shares_layers(backbone):
         backbone.order = [backbone.order[depth] for depth in kept]
@@ -108,19 +115,22 @@ def shares_layers(backbone: TransformerStack) -> bool:
 
 
 def prune_layers(backbone: Any, shape: PrunedShape, kept: Sequence[int]) -> PrunedShape:
-    """Keep only the layers at the indices `kept` of a Transformer stack, in place, and return the updated `shape`."""
+    """Keep only the layers at the indices `kept` of a Transformer stack, in place, and return the updated `shape`.
+
+    `shape` records what pruning changed in the model.
+    """
     depth, shared = backbone.depth, isinstance(backbone, TransformerStack) and shares_layers(backbone)
     keep_layers(backbone, kept)
     return shape.without_layers(kept, depth, shared)
 
 
 def prunable_attentions(backbone: nn.Module) -> Iterator[tuple[str, PrunableHeads]]:
-    """Return (path, module) pairs of the attention modules whose heads can be pruned; shared modules appear once."""
+    """Return the attention modules whose heads can be pruned, as (module path, module); shared modules appear once."""
     return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableHeads))
 
 
 def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, PrunableUnits]]:
-    """Return (path, module) pairs of a backbone's feed-forward networks; shared modules appear once."""
+    """Return (module path, module) pairs of a backbone's feed-forward networks; shared modules appear once."""
     return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableUnits))
 
 

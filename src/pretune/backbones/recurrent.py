@@ -17,7 +17,7 @@ from pretune.packed import Packed
 
 
 class RecurrentBackbone(LayeredBackbone):
-    """A backbone of LSTM or GRU layers on an embedding, whose states are reset at tokens with `document_start` 1."""
+    """A backbone of LSTM or GRU layers on an embedding; states are reset where the column `document_start` is 1."""
 
     cache = RecurrentCache  # the cache class for generation
 
@@ -32,7 +32,11 @@ class RecurrentBackbone(LayeredBackbone):
         pooler: Callable[[], nn.Module] = nn.Identity,
         backward: bool = False,
     ) -> None:
-        """Assemble a recurrent backbone; `backward` makes it read from the end; BPTT is truncated to `window` steps."""
+        """Assemble a recurrent backbone from an embedding and layers.
+
+        With `backward`, each sequence is read from its end. `window` is the number of time steps after which BPTT is
+        truncated (None: never).
+        """
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
@@ -57,7 +61,7 @@ class RecurrentBackbone(LayeredBackbone):
     def forward(
         self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers in `keep`, and the state from which to continue."""
+        """Return the hidden states (tokens, width) of the layers that `keep` selects, and the state at the end."""
         before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))
@@ -72,7 +76,11 @@ class RecurrentBackbone(LayeredBackbone):
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: LayerSelection = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Return the hidden states of the layers in `keep` and the final recurrent state, starting from `before`."""
+        """Run the backbone on `packed` from the state `before`, which is 0 if None.
+
+        Return the hidden states (tokens, width) of each layer that `keep` selects, and the state at the end of each
+        sequence.
+        """
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
         turn = reverse_index(packed)
@@ -83,7 +91,10 @@ class RecurrentBackbone(LayeredBackbone):
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: LayerSelection
     ) -> tuple[list[Tensor], RecurrentState]:
-        """Run the layers on embeddings x from the state `before`; return outputs of layers in `keep`, and end state."""
+        """Run the layers on the embeddings `x` of `packed`, (tokens, width), from the state `before` (None: 0).
+
+        Return the outputs of each layer that `keep` selects, and the state at the end of each sequence.
+        """
         wanted, rows = selected_layers(keep, self.depth), TimeMajorRows.make(packed)
         sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []

@@ -36,7 +36,7 @@ Readout = Literal["none", "tanh", "maxout"]
 
 @dataclass
 class EncodedSource:
-    """The encoder's hidden states of the source sequences, as the decoder reads them."""
+    """The hidden states of the encoder for the source sequences, and one sentence vector per sequence."""
 
     states: Tensor  # (m, width)
     packed: Packed
@@ -73,8 +73,8 @@ class Maxout(nn.Module):
 class RecurrentEncoderDecoder(LayeredBackbone):
     """A recurrent encoder-decoder, which decodes sequence i of a target batch from sequence i of a source batch.
 
-    The decoder starts from the encoder's final states if both have the same kinds and widths of cells, otherwise from a
-    learned projection of the encoder's sentence vector.
+    The decoder starts from the encoder's final states if encoder and decoder have the same kinds and widths of cells;
+    otherwise it starts from a learned projection of the encoder's sentence vector.
     """
 
     cache = RecurrentCache  # the cache class for generation
@@ -94,10 +94,11 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     ) -> None:
         """Assemble the network from an encoder and the decoder's `embed` and `layers`.
 
-        `alignment` is the decoder's attention to the encoder states, after its state update (Luong et al., 2015) or,
-        with `feed`, before it (Bahdanau et al., 2015). With `every`, each step reads the sentence vector (Cho et al.,
-        2014). `readout` is the width of a maxout layer over state, context and input embedding, before the vocabulary;
-        without it, models with attention have a tanh layer over state and context.
+        `alignment` is the decoder's attention to the encoder states. A decoder step attends after it has updated its
+        state (Luong et al., 2015) or, with `feed`, before (Bahdanau et al., 2015). With `every`, each step also reads
+        the encoder's sentence vector (Cho et al., 2014). `readout` is the width of a maxout layer over state, context
+        and input embedding, below the vocabulary head; without it, models with attention have a tanh layer over state
+        and context there.
         """
         super().__init__()
         self.encoder, self.embed = encoder, embed
@@ -137,7 +138,10 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def forward(
         self, source: Packed, target: Packed, state: RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the decoder layers in `keep`; `state` caches earlier tokens."""
+        """Encode `source`, decode `target`, and return the hidden states (tokens, width) of the decoder.
+
+        `keep` selects decoder layers. `state` caches the encoder states and the decoder state, for generation.
+        """
         if state is not None and state.source is not None:
             return BackboneOutput(self.run(target, state.source, state, keep)[0], state)
         encoded, begin = self.encode(source)
@@ -154,16 +158,19 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         state: RecurrentCache | None = None,
         keep: LayerSelection = "last",
     ) -> BackboneOutput:
-        """Decode from `encoded`, the encoder states of `source`; return the hidden states of the layers in `keep`."""
+        """Decode `target` from `encoded`, the encoder states of `source`, and return the decoder's hidden states.
+
+        `keep` selects decoder layers; `state` caches the decoder state, for generation.
+        """
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
         return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
-        """Return the attention weights of each target token over the source, (target tokens, longest source)."""
+        """Return the attention weights of target tokens over their source: (target tokens, longest source)."""
         encoded, begin = self.encode(source)
         weights = self.run(target, encoded, None, "last", begin)[1]
         if weights is None:
-            raise PretuneError("this model has no attention and therefore no alignments; use a model with attention")
+            raise PretuneError("this model has no attention, so it cannot align tokens; use a model with attention")
         return weights
 
     def encode(self, source: Packed) -> tuple[EncodedSource, RecurrentState]:
@@ -196,7 +203,10 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         keep: LayerSelection,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Decode from state `begin` (None: from `cache`); return outputs of layers in `keep`, and attention weights."""
+        """Run the decoder on `target` from the state `begin`; if None, from `cache` or the method `start`.
+
+        Return the outputs of each layer that `keep` selects, and the attention weights (None without attention).
+        """
         wanted = selected_layers(keep, self.depth)
         x = self.embed(target)
         owner = token_layout(target).sequence.long()
@@ -226,7 +236,12 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_last(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run the decoder on x, then attend (Luong); return layer outputs, final states, contexts and weights."""
+        """Run all decoder layers on the inputs `x`, then attend to the source from the top layer (Luong et al., 2015).
+
+        Return the output and the final state of each layer, the context vectors and the attention weights; the last two
+        are None without attention. `start` has the initial state of each layer, and `rows` the time-major order of the
+        tokens.
+        """
         outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
             x, state = layer(x, rows, before, None)
@@ -240,7 +255,11 @@ class RecurrentEncoderDecoder(LayeredBackbone):
     def _attend_first(
         self, x: Tensor, rows: TimeMajorRows, start: list[CellState], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[CellState], Tensor | None, Tensor | None]:
-        """Run the decoder on x, attending before each step (Bahdanau); return outputs, states, contexts and weights."""
+        """Run the decoder on the inputs `x`, attending to the source before each time step (Bahdanau et al., 2015).
+
+        Return the output and the final state of each layer, the context vectors and the attention weights. `start` has
+        the initial state of each layer, and `rows` the time-major order of the tokens.
+        """
         assert self.alignment is not None
         keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.sequence]
@@ -276,7 +295,7 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         return outputs, states, rows.to_packed(torch.cat(contexts).to(kind)), rows.to_packed(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Return the layers, from the encoder's bottom to the decoder's top, as (name, modules) pairs."""
+        """Return the layers as (name, modules) pairs, those of the encoder first, for layer-wise training."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
@@ -291,7 +310,7 @@ def _same_cells(encoder: RecurrentBackbone, cells: list[RecurrentCells]) -> bool
 
 
 def _pad(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-    """Pad packed states (tokens, width) to (sequences, longest, width); return them and the mask of real tokens."""
+    """Pad packed states (tokens, width) to (sequences, longest, width); also return the mask of real tokens."""
     offsets = packed.offsets.long()
     lengths = offsets.diff()
     places = torch.arange(packed.max_length, device=offsets.device)

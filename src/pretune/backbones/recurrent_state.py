@@ -1,4 +1,4 @@
-"""The state of recurrent stacks, passed from batch to batch in training and from token to token in generation."""
+"""The state of recurrent layers, which passes from batch to batch in training and from token to token in generation."""
 
 from __future__ import annotations
 
@@ -39,16 +39,19 @@ class RecurrentState:
 
 
 class RecurrentCache:
-    """The state of a recurrent network during generation: recurrent states and, in seq2seq models, encoder states."""
+    """The state of a recurrent network during generation: recurrent states and, for seq2seq models, encoder states."""
 
     def __init__(self, sequences: int, slots: int) -> None:
-        """Create an empty cache for a number of sequences; `slots`, their maximum length, has no effect here."""
+        """Create an empty cache for a number of sequences.
+
+        `slots`, the maximum length of a sequence, has no effect; it is there because other caches need it.
+        """
         self.used: Array = np.zeros(sequences, dtype=np.int64)
         self.state: RecurrentState | None = None
         self.source: Any = None  # an `EncodedSource`, in encoder-decoders
 
     def advance(self, packed: Packed, state: RecurrentState) -> None:
-        """Store the recurrent `state` after the tokens of a batch, and add their number to the sequence lengths."""
+        """Store `state`, the recurrent state after the tokens of `packed`, and count these tokens."""
         offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
         self.used, self.state = self.used + np.diff(offsets), state
 

@@ -52,7 +52,11 @@ class ReversibleBackbone(LayeredBackbone):
         return getattr(self.embed.positions, "max_positions", None)
 
     def forward(self, packed: Packed, state: KVCache | None = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the layers in `keep`; the tokens in the cache `state` are computed again."""
+        """Return the hidden states (tokens, width) of the layers that `keep` selects, for the tokens of `packed`.
+
+        `state` is a cache of earlier tokens, which are computed again, since LSH attention sorts all tokens of a
+        sequence.
+        """
         newest = None
         if state is not None:
             packed, newest = _with_cached_tokens(packed, state)
@@ -76,7 +80,10 @@ class ReversibleBackbone(LayeredBackbone):
 
 
 def _with_cached_tokens(packed: Packed, cache: KVCache) -> tuple[Packed, Tensor]:
-    """Add a batch to the cache; return all cached tokens, which LSH attention needs, and the indices of new ones."""
+    """Add the tokens of `packed` to the cache, and return all cached tokens as a packed batch.
+
+    Also return the indices of the new tokens in that batch. All tokens are needed, since LSH attention sorts them.
+    """
     side, slots = token_layout(packed), cache.target_slots
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))
     rows = span_indices(np.arange(len(slots.used)) * slots.slots, slots.used)

@@ -14,7 +14,7 @@ from pretune.packed import Packed
 
 
 def within_documents(layout: AttentionLayout, pattern: Pattern | None) -> AttentionContext:
-    """Return an attention context with the given pattern in which no token attends to another document."""
+    """Return the attention context of a layout and a pattern in which no token attends to another document."""
     side = _with_document_ids(layout.queries)
     return AttentionContext(AttentionLayout(side, side), effective_pattern(document, pattern))
 
@@ -25,7 +25,7 @@ def _with_document_ids(layout: TokenLayout) -> TokenLayout:
 
 @dataclass
 class SegmentMemory:
-    """The layer inputs remembered from earlier segments (Transformer-XL), in a fixed number of slots per sequence."""
+    """The remembered inputs of each layer from earlier segments (Transformer-XL): a fixed number per sequence."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
     used: Tensor  # (sequences,) number of filled slots
@@ -41,7 +41,7 @@ class SegmentMemory:
 
 
 class MemoryContext:
-    """The attention keys of one forward pass with a segment memory: remembered tokens, then those of the sequence."""
+    """The attention keys of a forward pass with a segment memory: per sequence, remembered tokens, then new ones."""
 
     def __init__(self, packed: Packed, layout: AttentionLayout, memory: SegmentMemory | None, slots: int) -> None:
         queries, self.slots = layout.queries, slots
@@ -65,14 +65,21 @@ class MemoryContext:
         self.inputs: list[Tensor] = []
 
     def pattern(self, batch: Pattern | None) -> Pattern:
-        """Return the attention pattern `batch`, restricted to filled memory slots and tokens of the same document."""
+        """Return the attention pattern `batch` (None: full), restricted to filled memory slots and to one document.
+
+        A token attends only to tokens of its own document.
+        """
         pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern = pattern & document  # not `&=`, which compilers of older torch cannot read
         return effective_pattern(pattern, batch)
 
     def key_states(self, layer: int, x: Tensor) -> Tensor:
-        """Return the inputs of a layer's attention keys: its remembered inputs, followed by its current input `x`."""
+        """Return the states from which a layer computes its keys, and record them for the next memory.
+
+        For each sequence these are the remembered inputs of the layer `layer`, then the sequence's rows of its input
+        `x`.
+        """
         if self.memory is None:
             slots = x.new_zeros(self.sequences * self.slots, x.shape[1])
         else:
@@ -82,7 +89,7 @@ class MemoryContext:
         return rows
 
     def next(self) -> SegmentMemory:
-        """Return the memory for the next batch: the last tokens of each sequence, from its current document only."""
+        """Return the memory for the next batch: the last tokens of each sequence that belong to its last document."""
         keys = self.layout.keys
         content, sequence = keys.columns["remembered"], keys.sequence.long()
         if "stream" in keys.columns:

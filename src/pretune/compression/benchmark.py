@@ -37,7 +37,7 @@ WORDS = "a model of language reads what people wrote and learns from it which wo
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a model: size on disk in bytes, latency of one text in seconds, and throughput in texts/second."""
+    """The costs of a model: size on disk in bytes, latency of one text in seconds, and texts per second."""
 
     bytes: int
     latency: float
@@ -72,7 +72,7 @@ def unsorted_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | 
 def make_timed_call(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
-    """Return a function, to be timed, that runs a model on texts, or pairs of texts, in batches of `size`."""
+    """Return a function that runs a model on texts, or pairs of texts, in batches of `size`, for the caller to time."""
     if task is not None and task.output_per == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = LabeledRows(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)
@@ -84,7 +84,7 @@ def make_timed_call(
 
 
 def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
-    """Return a function that maps a batch to a task's outputs on CPU, or to hidden states if there is no task."""
+    """Return a function that computes the outputs of a task for a batch on the CPU, or hidden states without a task."""
     root = model.root.to("cpu").eval()
     if task is not None and task.output_per == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)
@@ -93,7 +93,10 @@ def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
 
 
 def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = None) -> dict[str, float]:
-    """Return the median run time in seconds of each function; runs are interleaved, so that noise affects all alike."""
+    """Return the median run time of each function in seconds.
+
+    Functions are called in turn for a number of `rounds`, so that noise on the machine affects all of them alike.
+    """
     times: dict[str, list[float]] = {name: [] for name in jobs}
     with torch.inference_mode():
         for turn in range((rounds or ROUNDS) + 1):
@@ -108,7 +111,10 @@ def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = N
 def measure_costs(
     models: Mapping[str, tuple[Model, Task | None, Path]], examples: Any = None, rounds: int | None = None
 ) -> dict[str, Costs]:
-    """Return the costs of each model by name, measured on the texts of `examples` or, if None, on made-up texts."""
+    """Return the costs of each model by name, measured on the texts of `examples` or, if None, on made-up texts.
+
+    `models` has the model, its task if any, and its folder by name; every time is a median over `rounds`.
+    """
     some = examples.take(range(min(NUM_TEXTS, len(examples)))) if isinstance(examples, LabeledRows) else None
     texts, pairs = (some.texts, some.pairs) if some is not None else (synthetic_texts(NUM_TEXTS), None)
 
@@ -127,14 +133,20 @@ def measure_costs(
 
 
 def evaluate_quality(model: Model, task: Task, examples: Any, length: int | None = None) -> dict[str, float]:
-    """Return the metrics of a model's predictions for labeled examples; quantized models run on CPU."""
+    """Return the metrics of a model's predictions for labeled examples, truncated to `length` tokens.
+
+    Quantized models run on the CPU.
+    """
     quantized = isinstance(model.backbone, OnnxBackbone) or model.shape.linear
     device = torch.device("cpu") if quantized else choose_device()
     return score(task, Predictor(model, task, examples, length)(device), examples)
 
 
 def summarize_gains(before: Costs, after: Costs) -> dict[str, Any]:
-    """Return how many times smaller and faster a model became; `warning` in the result says what did not improve."""
+    """Return the factors by which a model became smaller and faster, given its costs before and after compression.
+
+    If it did not become smaller, or not faster, the key `warning` of the result says so.
+    """
     smaller, faster = before.bytes / after.bytes, before.latency / after.latency
     batched = after.throughput / before.throughput
     problems = ["it is not smaller on disk"] if smaller <= 1.0 else []

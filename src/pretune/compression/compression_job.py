@@ -32,11 +32,11 @@ class CompressionJob:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The recipe sections with training settings (such as `optimizer`) that are set, by name."""
+        """The training settings of the job that are set: sections of a recipe, such as `optimizer`, by name."""
         return {name: section for name in SECTIONS if (section := getattr(self, name)) is not None}
 
     def write_recipe(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a recipe with the given command-line options and the training settings of the job that are set."""
+        """Return a recipe with the given command-line options (`options`) and the training settings of the job."""
         budget = {} if self.budget is None else {"budget": self.budget}
         sections = {
             name: {key: value for key, value in asdict(section).items() if value is not None}
@@ -47,7 +47,10 @@ class CompressionJob:
     def finetuning(
         self, model: str | Path, out: Path, objective: str, strategy: str = "full", train: str | None = None
     ) -> FinetuningJob:
-        """Return a job that fine-tunes a model on the labeled data of this compression job, and writes it to `out`."""
+        """Return a job that fine-tunes a model on the labeled data of this compression job, and writes it to `out`.
+
+        `train` is a file of examples to use in place of the job's.
+        """
         shared = {name: getattr(self, name) for name in ("dev", "columns", "epochs", "budget", "seed", "device")}
         own = {"train": train or self.train or "", "out": out, "objective": objective, "strategy": strategy}
         return resolve_finetuning(str(model), {**own, **shared, **self.sections})

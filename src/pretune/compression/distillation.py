@@ -83,10 +83,12 @@ class DistillationJob(CompressionJob):
         """Raise an error if options of a distillation job are invalid or contradict each other."""
         if not self.temperature > 0:
             raise PretuneError(
-                f"--temperature {self.temperature:g}: the temperature must be above 0; 1 does not soften probabilities"
+                f"--temperature {self.temperature:g}: the temperature must be above 0; give 1 to leave probabilities as they are"
             )
         if not 0 <= self.alpha <= 1:
-            raise PretuneError(f"--alpha {self.alpha:g}: the weight of the teacher must be from 0 to 1")
+            raise PretuneError(
+                f"--alpha {self.alpha:g}: the weight of the teacher must be from 0 to 1, for example 0.5"
+            )
         if not (self.train or self.unlabeled or self.data):
             raise PretuneError(
                 "`pretune distill` needs data: give labeled examples (--train), texts (--unlabeled) or running text (--data)"
@@ -99,14 +101,19 @@ class DistillationJob(CompressionJob):
             if name not in LOSS_NAMES:
                 raise PretuneError(f"--loss-weights.{name}: unknown loss; {suggest(name, LOSS_NAMES)}")
             if weight < 0:
-                raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight must be 0 or more")
+                raise PretuneError(
+                    f"--loss-weights.{name} {weight:g}: the weight of a loss must be 0 or more; 0 turns the loss off"
+                )
         if self.match_layers and "cosine" in self.loss_weights:
-            raise PretuneError("--loss-weights.cosine: give this weight in --match-layers instead, as in 2*cosine")
+            raise PretuneError(
+                "--loss-weights.cosine does not apply with --match-layers; give the weight in --match-layers, as in 2*cosine"
+            )
         if self.data and len(self.teachers) > 1:
-            raise PretuneError("--data takes a single teacher; give only one")
+            raise PretuneError("--data takes a single teacher; give only one teacher")
         if self.match_layers and len(self.teachers) > 1:
             raise PretuneError(
-                "--match-layers needs the hidden states of a single teacher; give only one, or leave out --match-layers"
+                "--match-layers needs the hidden states of a single teacher; give only one teacher, or leave out "
+                "--match-layers"
             )
 
     def recipe(self) -> dict[str, Any]:
@@ -169,7 +176,7 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers whose hidden states are matched; none without --match-layers."""
+    """Return the pairs of student and teacher layers whose hidden states are matched, empty without --match-layers."""
     student = student_depth(job.student, teacher)  # an error for an unknown name
     return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
@@ -177,7 +184,7 @@ def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...
 def read_data(
     job: DistillationJob, objective: str, task: Task, labels: Sequence[str]
 ) -> tuple[TaskData, LabeledRows | None]:
-    """Return the labeled examples of a distillation job, with the task fitted to them, and unlabeled texts or None."""
+    """Return the labeled examples of a distillation job, with the fitted task, and its unlabeled texts (or None)."""
     # The student's family has the default pooling, where the teacher's objective names none.
     family = job.teachers[0] if parse_student(job.student) else job.student
     mixture = parse_objective(objective, pooling=family_of(family).poolings.get("", "cls"))
@@ -200,7 +207,10 @@ def read_data(
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
-    """Return `texts` followed by augmented variants of the rows `source`; only the first text of a pair is varied."""
+    """Return `texts` (none if None), followed by augmented variants of the texts in `source`.
+
+    Variants of a pair of texts differ in the first text only.
+    """
     variants = augment(source.texts, job.num_augmentations, job.seed)
     first = source.take([]) if texts is None else texts
     every = [*first.texts, *(variant for _, variant in variants)]
@@ -211,7 +221,10 @@ def with_variants(texts: LabeledRows | None, source: LabeledRows, job: Distillat
 
 
 def add_predictions(job: DistillationJob, material: TaskData, texts: LabeledRows | None) -> TaskData:
-    """Return a student's training data: the examples `material` and unlabeled texts, with teachers' predictions."""
+    """Return the training data of a student: labeled examples and unlabeled texts, with teachers' predictions.
+
+    `material` has the labeled examples, and `texts` the unlabeled texts, if there are any.
+    """
     rows, own = material.rows, labels_of(material.task)
 
     def predict(rows: LabeledRows, name: str) -> Array:
@@ -241,8 +254,11 @@ def labels_of(task: Task) -> list[str]:
 def add_generated_texts(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data with texts that the teacher generated (`for_rows`, `for_texts`) as additional targets.
-    With --alpha 1, they are the only targets."""
+    """Return training data of a text-to-text task, in which texts that the teacher generated are additional targets.
+
+    `for_rows` and `for_texts` are what the teacher generated for the examples in `material` and for the unlabeled
+    `texts`. With --alpha 1, there are no other targets.
+    """
     rows = material.rows
     examples = rows.take(range(len(rows) if job.alpha < 1 else 0))
     for inputs, outputs in ((rows, for_rows), (texts, for_texts)):
@@ -254,7 +270,11 @@ def add_generated_texts(
 def mix_numbers(
     job: DistillationJob, material: TaskData, texts: LabeledRows | None, for_rows: Array | None, for_texts: Array | None
 ) -> TaskData:
-    """Return training data whose targets are means of labels and teacher predictions (`for_rows`, `for_texts`)."""
+    """Return training data of a regression, in which targets are means of labels and teacher predictions.
+
+    `for_rows` and `for_texts` are the teacher's predictions for the examples in `material` and for the unlabeled
+    `texts`, whose targets are the predictions alone.
+    """
     rows = material.rows
     if for_rows is not None:
         mixed = (1 - job.alpha) * np.array(rows.labels) + job.alpha * for_rows[:, 0]
@@ -266,7 +286,7 @@ def mix_numbers(
 
 
 def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -> Any:
-    """Return a frozen copy of the teacher; raise an error if its tokenizer differs from the student's `tokenizer`."""
+    """Return a frozen copy of the teacher's network; raise an error if the student's `tokenizer` is another one."""
     if teacher.require_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
             f"{job.teachers[0]}: matching hidden states needs a teacher with the student's tokenizer"
@@ -284,7 +304,8 @@ def distill_language_model(job: DistillationJob) -> Run:
     name = next((name for name in ("mlm", "lm") if name in teacher.root.heads), None)
     if name is None:
         raise PretuneError(
-            f"--data needs a masked or causal language model as the teacher, which {job.teachers[0]} is not; choose another one"
+            f"--data needs a masked or causal language model as the teacher, which {job.teachers[0]} is not; choose "
+            "another teacher"
         )
     weights = loss_weights_of(job, name)
     matches = layer_matches(job, teacher) or (LayerMatch("cosine", weights["cosine"]),)
@@ -317,7 +338,9 @@ def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:
     """Return the weight of each distillation loss by name; `name` is the language modeling loss, mlm or lm."""
     defaults = {"distillation": DISTILLATION, name: LANGUAGE_MODELING, "cosine": COSINE}
     for other in job.loss_weights.keys() - defaults.keys():
-        raise PretuneError(f"--loss-weights.{other}: this teacher was trained with {name}; use --loss-weights.{name}")
+        raise PretuneError(
+            f"--loss-weights.{other} does not apply, because this teacher was trained with {name}; use --loss-weights.{name}"
+        )
     weights = {**defaults, **job.loss_weights}
     if not any(weights.values()):
         raise PretuneError("--loss-weights: all weights are 0; set at least one above 0")
@@ -330,10 +353,14 @@ def reading(job: DistillationJob) -> dict[str, Any]:
 
 
 def generate_texts(job: DistillationJob, teacher: Model) -> Path:
-    """Let the teacher continue each text, and return the file of the results, one per line (Kim and Rush, 2016)."""
+    """Write texts that the teacher generates to a file, one per line, and return the file (Kim and Rush, 2016).
+
+    The teacher continues the first words of each document of the running text.
+    """
     if "lm" not in teacher.root.heads:
         raise PretuneError(
-            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose one, or leave out --generate-tokens"
+            f"--generate-tokens {job.generate_tokens}: {job.teachers[0]} is not a causal language model; choose "
+            "another teacher, or leave out --generate-tokens"
         )
     prompts = [
         " ".join(document.text.split()[:PROMPT_WORDS])

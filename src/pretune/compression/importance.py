@@ -23,7 +23,12 @@ LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Return the mean |∂loss_of(batch)/∂gate| of a gate on each head or feed-forward unit, (units,) by module path."""
+    """Return the importance of attention heads or feed-forward units, estimated by gradients, (units,) by module path.
+
+    The importance is the mean over examples of |∂loss/∂gate|, where the gate is a factor of 1 on the output of the head
+    or unit. `parts` has the attention or feed-forward modules by path, and `loss_of` returns the summed loss of a
+    batch.
+    """
     sums = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0
@@ -43,7 +48,10 @@ def gradient_importance(parts: Named, loss_of: LossOf, batches: Iterable[Batch])
 
 @contextmanager
 def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
-    """Scale heads or units inside the block; `gates` has (units,) or (sequences, units) factors by module path."""
+    """Multiply the outputs of heads or units by factors while the `with` block runs.
+
+    `parts` has the modules by path, and `gates` the factors of each module, (units,) or (sequences, units).
+    """
     hooks = []
     for path, part in parts.items():
         contexts: list[AttentionContext] = []
@@ -72,7 +80,10 @@ def gated(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
 
 @torch.no_grad()
 def magnitude_importance(parts: Named) -> dict[str, Tensor]:
-    """Return the importance of attention heads or units, by module path: input weight norm times output weight norm."""
+    """Return the importance of attention heads or feed-forward units, estimated by weights, (units,) by module path.
+
+    The importance is the norm of the input weights of a head or unit times the norm of its output weights.
+    """
     importance = {}
     for path, part in parts.items():
         inputs, output, count = part.unit_projections()[-1], part.output, part.units
@@ -83,7 +94,11 @@ def magnitude_importance(parts: Named) -> dict[str, Tensor]:
 
 
 def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the heads to keep per module if the fraction `share` of all heads, the least important, is pruned."""
+    """Return the indices of the heads to keep in each module if the fraction `share` of all heads is pruned.
+
+    The least important heads of the whole model are pruned, after the importance is normalized in each module; every
+    module keeps at least one head.
+    """
     scaled = {path: values / values.norm().clamp(min=1e-12) for path, values in importance.items()}
     total = sum(len(values) for values in scaled.values())
     ranked = sorted((float(value), path, head) for path, values in scaled.items() for head, value in enumerate(values))
@@ -97,7 +112,10 @@ def heads_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list
 
 
 def units_to_keep(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """Return the units to keep per module if the fraction `share` of its units, the least important, is pruned."""
+    """Return the indices of the units to keep in each module if the fraction `share` of its units is pruned.
+
+    The least important units of each module are pruned; at least one is kept.
+    """
     kept = {}
     for path, values in importance.items():
         count = len(values) - round(share * len(values))

@@ -45,8 +45,10 @@ def parse_drop(text: str) -> tuple[str, int]:
 def layers_to_keep(
     method: str, count: int, depth: int, similarity: Callable[[], list[float]], seed: int = 0
 ) -> list[int]:
-    """Return the indices of the layers to keep when a method, such as top or even, drops `count` of `depth` layers.
-    The method "contributions" calls `similarity` for the similarity of each layer's output to its input.
+    """Return the indices of the layers to keep, from 0, when a method such as top drops `count` of `depth` layers.
+
+    The method "contributions" drops the layers that change hidden states least; it calls `similarity` to get the
+    similarity of the output of each layer to its input. `seed` is that of the method "random".
 
     >>> layers_to_keep("even", 2, 6, list)
     [0, 1, 2, 4]
@@ -71,7 +73,8 @@ def layers_to_keep(
             dropped = np.argsort(EpochRandom(seed).uniform("layers", np.arange(depth)))[:count].tolist()
     if len(dropped) < count:
         raise PretuneError(
-            f"--drop-layers {method}({count}): only {len(dropped)} of the {depth} layers are {method}; drop fewer"
+            f"--drop-layers {method}({count}): only {len(dropped)} of the {depth} layers are {method}; drop at most "
+            f"{len(dropped)} layers"
         )
     return [layer for layer in range(depth) if layer not in dropped]
 
@@ -89,5 +92,7 @@ def layer_similarity(backbone: Any, batches: Iterable[Batch]) -> list[float]:
         sums = similarity if sums is None else sums + similarity
         tokens += states.shape[1]
     if sums is None or not tokens:
-        raise PretuneError("--drop-layers contributions measures the layers on texts; give some with --train")
+        raise PretuneError(
+            "--drop-layers contributions measures the layers on texts; give labeled examples with --train"
+        )
     return (sums / tokens).tolist()

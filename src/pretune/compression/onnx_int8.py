@@ -31,7 +31,7 @@ MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
-    """Write an ONNX graph with int8 weights to `out`; activations are quantized by their range in each call."""
+    """Write an ONNX graph with int8 weights to `out`, which quantizes activations by their range in each call."""
     quantization = import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
         quantization.quantize_dynamic(
@@ -46,7 +46,7 @@ def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
 
 
 def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
-    """Write an ONNX graph with int8 weights to `out`; activations are quantized by ranges measured on batches."""
+    """Write an ONNX graph with int8 weights to `out`, which quantizes activations by ranges measured on batches."""
     quantization = import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
         quantization.quantize_static(
@@ -64,7 +64,7 @@ def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: It
 
 
 def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
-    """Return ONNX Runtime overrides that quantize the embeddings of a graph to 8 bits; other weights have 7."""
+    """Return ONNX Runtime options, by tensor name, that quantize the embeddings of a graph to 8 bits instead of 7."""
     onnx = import_optional("onnx", PURPOSE)
     content = onnx.load(graph).graph
     constants = {entry.name for entry in content.initializer}
@@ -86,7 +86,10 @@ def quantize_graph_learned(graph: Path, out: Path) -> None:
 
 
 def store_weights(model: Any) -> None:
-    """Replace float weights of an ONNX model by int8: those multiplied with quantized activations, and embeddings."""
+    """Replace float weights of an ONNX model by int8 weights, in place.
+
+    This applies to weights that are multiplied with quantized activations, and to embeddings.
+    """
     onnx = import_optional("onnx", PURPOSE)
     graph = model.graph
     constants = {entry.name: onnx.numpy_helper.to_array(entry) for entry in graph.initializer}
@@ -137,14 +140,14 @@ def store_weights(model: Any) -> None:
 
 
 def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
-    """Quantize a matrix to integers of magnitude up to `largest`; return them, and a scale per index of `axis`."""
+    """Quantize a matrix to integers of magnitude up to `largest`; return these and one scale per index of `axis`."""
     scale = np.maximum(np.abs(weight).max(1 - axis) / largest, 1e-12).astype(np.float32)
     wide = scale[None, :] if axis else scale[:, None]
     return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
 
 
 def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
-    """Return whether all values of a matrix are multiples of the scales that `quantize_along` would use."""
+    """Return whether a matrix was rounded already, that is, whether `quantize_along` would not change its values."""
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return False
     integers, scale = quantize_along(weight, axis, largest)
@@ -154,7 +157,10 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 
 @contextmanager
 def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the path of a preprocessed copy of an ONNX graph, and a path for the result, which is copied to `out`."""
+    """Yield the path of a preprocessed copy of an ONNX graph, and a path to write the quantized graph to.
+
+    At the end of the `with` block, the quantized graph is copied to `out`.
+    """
     shapes = import_optional("onnxruntime.quantization.shape_inference", PURPOSE)
     with tempfile.TemporaryDirectory() as folder, quiet():
         ready = Path(folder) / "ready.onnx"
@@ -167,8 +173,11 @@ def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def transpose_matrices(graph: Path) -> None:
-    """Transpose each constant matrix of an ONNX file once, in place, and let all nodes read it directly.
-    ONNX Runtime's tools transpose it for each use, and do not support matrices that several layers share."""
+    """Transpose the constant matrices that nodes of an ONNX file read transposed, in place.
+
+    Each matrix is transposed once, for all nodes that read it. ONNX Runtime's quantization tools would transpose it for
+    each node, and do not support matrices that several layers share.
+    """
     onnx = import_optional("onnx", PURPOSE)
     model = onnx.load(graph)
     constants = {entry.name: entry for entry in model.graph.initializer}
@@ -198,7 +207,7 @@ def transpose_matrices(graph: Path) -> None:
 
 
 def filter_entries(entries: Any, keep: Callable[[Any], bool]) -> None:
-    """Remove the entries of an ONNX graph's list, in place, for which `keep` returns False."""
+    """Remove the entries for which `keep` returns False from a list of an ONNX graph, such as its nodes, in place."""
     kept = [entry for entry in entries if keep(entry)]
     del entries[:]
     entries.extend(kept)
@@ -217,7 +226,7 @@ def quiet() -> Iterator[None]:
 
 
 class CalibrationReader:
-    """A calibration data reader for ONNX Runtime, which returns the inputs of one batch at a time, then None."""
+    """A data reader for the calibration by ONNX Runtime, which returns the inputs of one batch at a time, then None."""
 
     def __init__(self, graph: Path, batches: Iterable[Batch]) -> None:
         names = {entry.name for entry in open_session(graph).get_inputs()}

@@ -17,10 +17,14 @@ from pretune.runtime.errors import PretuneError
 
 @torch.no_grad()
 def convert_to_albert(teacher: Model, vectors: int) -> Model:
-    """Return an ALBERT student of BERT: a layer that is the mean of all, and embeddings of width `vectors` by SVD."""
+    """Return an ALBERT model made from BERT, with the mean of all layers and with embeddings factorized by SVD.
+
+    `vectors` is the width of the factorized embeddings.
+    """
     if type(teacher.config) is not BertConfig or teacher.shape:
         raise PretuneError(
-            f"--student shared: the teacher must be an unpruned BERT model, not {teacher.family.name}; use another student"
+            f"--student shared={vectors}: the teacher must be a BERT model that was not pruned, not {teacher.family.name}; use "
+            "another student, such as layers=6"
         )
     if not 1 <= vectors < teacher.config.hidden_size:
         raise PretuneError(
@@ -47,6 +51,7 @@ def convert_to_albert(teacher: Model, vectors: int) -> Model:
     for name, parameter in backbone.layers[0][0].named_parameters():
         parameter.copy_(torch.stack([layer[name] for layer in layers]).mean(0))
     student = Model(ALBERT, config, Network(backbone), teacher.tokenizer, teacher.objective, list(teacher.labels))
+    student.finetuning = teacher.finetuning
     student.options = dict(teacher.options)
     if teacher.objective:
         mixture = parse_objective(teacher.objective, labels=tuple(teacher.labels), **teacher.options)

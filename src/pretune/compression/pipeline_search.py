@@ -59,7 +59,9 @@ def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
             raise PretuneError(f"--pipelines {text}: {name} needs a number, such as {name}=0.5") from error
     names = [name for name, _ in steps]
     if "layers" in names[1:] or "int8" in names[:-1]:
-        raise PretuneError(f"--pipelines {text}: layers must be the first step, and int8 the last")
+        raise PretuneError(
+            f"--pipelines {text}: layers must be the first step, and int8 the last step; reorder the steps"
+        )
     return tuple(steps)
 
 
@@ -118,7 +120,10 @@ def run_search(job: CompressionSearch) -> Run:
 
 
 def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Run all compression steps without a result; return the last one's folder, and record errors in `failed`."""
+    """Run the steps of a compression pipeline that have not been run yet, and return the folder of the last step.
+
+    Errors are recorded in `failed` by the name of the step, so that other pipelines do not repeat the step.
+    """
     source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
@@ -136,7 +141,7 @@ def run_pipeline(job: CompressionSearch, steps: Sequence[tuple[str, float]], fai
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an exception in one line."""
+    """Return the message of an exception on one line, starting with its class unless it is a PretuneError."""
     return " ".join((str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}").split())
 
 
@@ -159,7 +164,7 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
 
 
 def plot_pareto(candidates: Sequence[Candidate], file: Path, metric: str) -> None:
-    """Plot the quality of candidate models against size and latency to a file, with the Pareto front as a line."""
+    """Plot the quality of candidate models against size and latency, with Pareto fronts as lines, and write a file."""
     from matplotlib.figure import Figure  # without pyplot, whose backend is the user's
 
     figure = Figure(figsize=(11, 4.5))

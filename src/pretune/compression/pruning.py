@@ -27,7 +27,7 @@ WIDTHS = ("intermediate_size", "hidden_dim", "n_inner", "d_inner", "d_ff", "enco
 
 @dataclass(frozen=True)
 class PruningSpec:
-    """What to prune from a model: layers, and fractions of heads, feed-forward units, weights, and the vocabulary."""
+    """Settings of pruning: which layers to drop, and which fractions of heads, units, weights, and vocabulary."""
 
     drop_layers: str | None = None  # layers, e.g. top(4)
     heads: float = 0.0  # fractions to remove
@@ -41,7 +41,9 @@ class PruningSpec:
         for name in ("heads", "ffn_units", "sparsity"):
             share = getattr(self, name)
             if not 0 <= share < 1:
-                raise PretuneError(f"{name} {share:g}: the fraction to remove must be at least 0 and below 1")
+                raise PretuneError(
+                    f"{name} {share:g}: the fraction to remove must be at least 0 and below 1, for example 0.4"
+                )
         if not (self.drop_layers or self.heads or self.ffn_units or self.sparsity or self.vocabulary_texts):
             raise PretuneError(
                 "there is nothing to prune; give `pretune prune` --drop-layers, --heads, --ffn-units, --sparsity or --vocabulary-texts"
@@ -62,7 +64,10 @@ class ImportanceData:
 def prune_model(
     model: Model, pruning: PruningSpec, examples: ImportanceData, device: torch.device | None = None
 ) -> tuple[Model, dict[str, Any]]:
-    """Return a pruned copy of a model, and a report of what was removed; importance is measured on `examples`."""
+    """Return a pruned copy of a model, and a report with the numbers of layers, heads, … before and after pruning.
+
+    The importance of heads and units is measured on `examples`.
+    """
     model = editable_copy(model)
     model.root.to(device or torch.device("cpu"))
     model.root.set_activation_dtype(torch.bfloat16 if device is not None and device.type == "cuda" else torch.float32)
@@ -77,7 +82,7 @@ def prune_model(
             parts = dict(find(model.backbone))
             if not parts:
                 raise PretuneError(
-                    f"{name}: {model.family.name} models have no {name} that can be pruned; leave this option out"
+                    f"{name}: {model.family.name} models have no {name} that can be pruned; prune without this option"
                 )
             kept = keep_most(importance_of(model, parts, examples), share)
             report[name] = keep_only(model, name, parts, kept)
@@ -112,7 +117,10 @@ def drop_layers(model: Model, text: str, examples: ImportanceData, seed: int) ->
 
 
 def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData) -> dict[str, torch.Tensor]:
-    """Return the importance of attention heads or units: by gradients on `examples`, or else by weight norms."""
+    """Return the importance of attention heads or feed-forward units, one tensor (units,) per module in `parts`.
+
+    It is estimated by gradients on `examples`, or by weight norms if there are no labeled examples.
+    """
     loss = examples.loss
     if loss is None or not examples.batches:
         return magnitude_importance(parts)
@@ -121,7 +129,10 @@ def importance_of(model: Model, parts: dict[str, Any], examples: ImportanceData)
 
 
 def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
-    """Prune attention heads or units of modules, except those in `kept`; return the numbers before and after."""
+    """Remove attention heads or feed-forward units, except those in `kept`; return their numbers before and after.
+
+    `name` is "heads" or "ffn_units", `parts` has the modules by path, and `kept` the indices to keep in each module.
+    """
     before = sum(part.units for part in parts.values())
     for path, part in parts.items():
         part.keep_units(kept[path])
@@ -131,7 +142,7 @@ def keep_only(model: Model, name: str, parts: dict[str, Any], kept: dict[str, li
 
 
 def update_config(model: Model) -> None:
-    """Describe as much of a model's pruning as possible in its configuration, so that other programs can load it."""
+    """Write a model's pruned sizes into its configuration, if it has keys for them, for other programs to load it."""
     known = {key.name for key in fields(model.config)}
     depth = {key: model.backbone.depth for key in DEPTHS if key in known}
     if "layer_types" in known and hasattr(model.config, "kinds") and model.shape.layers is not None:
@@ -144,7 +155,10 @@ def update_config(model: Model) -> None:
 
 
 def try_config(model: Model, changes: dict[str, Any], shape: pruned_shape.PrunedShape) -> None:
-    """Set the given configuration and pruned shape of a model, but only if they describe its actual architecture."""
+    """Apply `changes` to a model's configuration, and set its pruned shape to `shape`.
+
+    Do nothing if the model that these describe would not have the parameters of the actual model.
+    """
     if shape == model.shape:
         return
     try:

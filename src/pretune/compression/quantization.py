@@ -17,14 +17,13 @@ from pretune.compression.compression_job import CompressionJob
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
 from pretune.compression.pruning import editable_copy
 from pretune.compression.task_model import TrainedModel, compare_models
-from pretune.models import onnx_export
+from pretune.models import onnx_export, padded_model
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model
 from pretune.nn.quantized.int8 import check_kind, replace_linears
 from pretune.nn.quantized.quantization_aware import set_input_ranges
 from pretune.nn.recurrent import has_recurrent_layers
 from pretune.objectives import Task
-from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.output_paths import intermediate_folder
 from pretune.runtime.parsing import read_mapping, validate_schema
@@ -88,7 +87,7 @@ def run_quantization(job: QuantizationJob) -> Run:
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
-    """Return "torch" for methods that only shrink the file and models that ONNX graphs do not support, else "onnx"."""
+    """Return "torch" for weight-only methods and for models that cannot become ONNX graphs, else "onnx"."""
     if method in ("static", "qat"):
         return "onnx"
     small = method in ("weight-only", *HALF_PRECISION)
@@ -96,8 +95,8 @@ def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
 
 
 def graph_obstacle(task: Task | None) -> str:
-    """Return why a task's head cannot run on the output of an ONNX graph, the last layer; "" if it can."""
-    if isinstance(task, OnLayerFeatures):
+    """Return the reason why a task cannot be used with an ONNX graph, which outputs only the last layer, or ""."""
+    if task is not None and task.reads_several_layers:
         return "its head reads several layers"
     if task is not None and task.uses_language_model_head:
         return "its head is a language modeling head, which needs the token embeddings"
@@ -113,15 +112,17 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
             "`pretune finetune --strategy full+int8`"
         )
     if job.method == "weight-only" and backend != "torch":
-        raise PretuneError("--method weight-only uses torch's int8 kernels; leave --backend out")
+        raise PretuneError("--method weight-only uses torch's int8 kernels; use --backend torch")
     if job.bits not in (4, 8) or (job.bits == 4 and job.method != "weight-only"):
-        raise PretuneError(f"--bits {job.bits}: weights can have 8 bits, or 4 with --method weight-only")
+        raise PretuneError(
+            f"--bits {job.bits}: weights can have 8 bits or, with --method weight-only, 4; give one of these"
+        )
     if job.method in ("static", "qat") and backend != "onnx":
         raise PretuneError(
-            f"--method {job.method} fixes the ranges of activations, which only the onnx backend supports; leave --backend out"
+            f"--method {job.method} fixes the ranges of activations, which only the onnx backend supports; use --backend onnx"
         )
     if not job.per_channel and backend != "onnx":
-        raise PretuneError("--no-per-channel applies only to the onnx backend; leave it out")
+        raise PretuneError("--no-per-channel applies only to the onnx backend; leave out --no-per-channel")
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
         kind = source.require_task("an ONNX graph needs a task").kind
         raise PretuneError(
@@ -153,7 +154,7 @@ def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel
         model.save(out, HALF_PRECISION.get(job.method, torch.float32))
         return
     # Without logits for a language model: its output matrix would be in the graph twice.
-    scorer = None if source.task is None else onnx_export.choose_scorer(model, [source.task])
+    scorer = None if source.task is None else padded_model.choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
         if job.method == "qat":
@@ -169,19 +170,22 @@ def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel
 
 
 def read_ranges(path: Path) -> dict[str, float]:
-    """Return the activation ranges that quantization-aware training stored in a file, by the path of the layer."""
+    """Return the largest absolute activations that quantization-aware training stored in a file, by module path."""
     return validate_schema(read_mapping(path, "ranges of activations"), dict[str, ActivationRange], str(path))
 
 
 def write_qat_graph(
-    model: Model, scorer: onnx_export.GraphScorer | None, ranges: Mapping[str, float], draft: Path, out: Path
+    model: Model, scorer: padded_model.Scorer | None, ranges: Mapping[str, float], draft: Path, out: Path
 ) -> None:
-    """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
-    The outputs may differ from the fake-quantized model's about as much as fake quantization changes the outputs,
-    because values between two quantization steps may be rounded either way."""
-    plain = onnx_export.model_outputs(model, scorer)
+    """Write the int8 graph of a model with activation ranges from quantization-aware training to `out`.
+
+    Raise an error if its outputs differ too much from those of the model with fake quantization. They may differ by
+    about as much as fake quantization changes the outputs, because values between two quantization steps may be rounded
+    either way. `draft` is the path of a temporary file.
+    """
+    plain = padded_model.model_outputs(model, scorer)
     set_input_ranges(model.backbone, ranges)
-    trained = onnx_export.model_outputs(model, scorer)
+    trained = padded_model.model_outputs(model, scorer)
     onnx_export.write_graph(model, draft, scorer, check=False)
     quantize_graph_learned(draft, out)
     for (name, before), (_, after), found in zip(

@@ -31,7 +31,8 @@ def parse_student(student: str) -> tuple[str, int] | None:
     cut = _CUT.fullmatch(student.replace(" ", ""))
     if cut is None and "=" in student and not Path(student).exists():
         raise PretuneError(
-            f"--student {student}: unknown student; give layers=6, first=6, shared=128, a preset or a model folder"
+            f"--student {student}: unknown student; give layers=N (N evenly spaced layers of the teacher), first=N (its N lowest "
+            "layers), shared=N (one shared layer with embeddings of width N), a preset, or a model folder"
         )
     return (cut[1], int(cut[2])) if cut else None
 
@@ -46,8 +47,11 @@ def student_depth(student: str, teacher: Model) -> int:
 
 
 def initialize_student(student: str, teacher: Model, reference: str, out: Path) -> tuple[str, str | None]:
-    """Return the preset or folder that a student starts from, and for a preset the teacher's folder for its tokenizer.
-    A student that consists of layers of the teacher is saved in OUT/intermediate/start."""
+    """Return the preset or folder that a student starts from and, for a preset, a folder with a tokenizer (or None).
+
+    `student` is the value of --student, `reference` the path of the teacher, whose tokenizer a preset gets, and `out`
+    the folder of the run. A student that is made from the teacher is saved in OUT/intermediate/start.
+    """
     if is_preset(student):
         return student, str(find_folder(reference))
     cut = parse_student(student)
@@ -63,10 +67,13 @@ def initialize_student(student: str, teacher: Model, reference: str, out: Path) 
 
 
 def keep_layers_of(teacher: Model, count: int, method: str, text: str) -> Model:
-    """Return a copy of the teacher with `count` layers: the lowest ones if `method` is first, else evenly spaced."""
+    """Return a copy of the teacher with `count` layers: the lowest ones if `method` is first, else evenly spaced.
+
+    `text` is the option --student as the user wrote it, for error messages.
+    """
     depth = teacher.backbone.depth
     if not 1 <= count < depth:
-        raise PretuneError(f"--student {text}: the teacher has {depth} layers; choose 1 to {depth - 1} of them")
+        raise PretuneError(f"--student {text}: the teacher has {depth} layers; choose a number from 1 to {depth - 1}")
     kept = list(range(count)) if method == "first" else [layer * depth // count for layer in range(count)]
     model = editable_copy(teacher)
     model.shape = prune_layers(model.backbone, model.shape, kept)

@@ -64,13 +64,18 @@ def parse_target(text: str) -> Target:
         raise PretuneError(f"--target {text}: {value!r} is not a {kind}; {EXAMPLES}")
     limit = float(number[1]) * (UNITS[number[2] or "ms"] if kind == "latency" else 1.0)
     if kind == "quality" and not 0 < limit <= 1:
-        raise PretuneError(f"--target {text}: quality is a fraction of the uncompressed model's, above 0 and at most 1")
+        raise PretuneError(
+            f"--target {text}: quality is a fraction of the uncompressed model's, above 0 and at most 1, as in quality>=0.97"
+        )
     return Target(kind, limit)
 
 
 def choose_candidate(candidates: Sequence[Candidate], targets: Sequence[Target]) -> Candidate | None:
-    """Return the best candidate model that meets all targets, or None.
-    The best has the highest quality, then the smallest size; if targets limit only quality, the lowest latency."""
+    """Return the best candidate that meets all targets, or None if there is none.
+
+    The best candidate is the one with the highest quality and, among equals, the smallest size. If all targets limit
+    the quality, it is the one with the lowest latency.
+    """
     fitting = [one for one in candidates if all(target.met(one) for target in targets)]
     if not fitting:
         return None

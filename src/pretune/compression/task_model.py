@@ -1,4 +1,4 @@
-"""A trained model with its task, and the comparison of models."""
+"""A trained model together with its task, and the comparison of such models."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import torch
 
 from pretune.compression.benchmark import evaluate_quality, measure_costs, summarize_gains
 from pretune.compression.pruning import ImportanceData
+from pretune.inference.example_loss import batch_loss, task_batches
 from pretune.models.checkpoint_heads import stored_objectives
-from pretune.models.length_bucketing import batches_by_length
 from pretune.models.loading import load
 from pretune.models.model import Model
 from pretune.models.name_resolution import find_folder
-from pretune.objectives import Data, Task
+from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
-from pretune.runtime.randomness import EpochRandom
 
 MAX_EXAMPLES = 1000  # examples that importance is measured on, at most
 MAX_LENGTH = 128  # tokens of such an example, at most
@@ -45,18 +44,18 @@ class TrainedModel:
         return cls(find_folder(reference), model, tasks[0] if tasks else None)
 
     def require_task(self, why: str) -> Task:
-        """Return the task of the model; raise an error if it has none, with `why` as the reason that one is needed."""
+        """Return the task of the model; raise an error that states the reason `why` a task is needed if it has none."""
         if self.task is None:
             raise PretuneError(f"{self.folder}: this model was not trained for a task, but {why}; fine-tune it first")
         return self.task
 
     @property
     def objective(self) -> str:
-        """The objective that the model was trained with, as the option --objective of `pretune finetune`."""
+        """The objective that the model was trained with, as an expression for `pretune finetune --objective`."""
         return self.model.objective or (self.task.name if self.task is not None else "")
 
     def read(self, file: str | Path | None, columns: Mapping[str, str]) -> Any:
-        """Return the labeled examples of a file, or None without a file; raise an error for labels new to the model."""
+        """Return the labeled examples of a file (None for None); raise an error for labels new to the model."""
         if file is None:
             return None
         task = self.require_task(f"{file} has labeled examples")
@@ -70,21 +69,19 @@ class TrainedModel:
         if rows is None or task is None:
             return ImportanceData([])
         rows = rows.take(range(min(MAX_EXAMPLES, len(rows))))
-        tokenizer = self.model.require_tokenizer()
-        length = min(MAX_LENGTH, self.model.backbone.max_positions or MAX_LENGTH)
-        examples = task.tokenize_examples(Data(tokenizer, self.model.family.template, rows=rows), length)
-        batches = list(batches_by_length(examples, lambda part: task.corrupt(part, tokenizer, EpochRandom(0))))
+        batches = task_batches(self.model, task, rows, MAX_LENGTH)
 
         def loss(model: Model, batch: Batch) -> torch.Tensor:
-            sums = task.loss(model.root.heads[task.name], model.backbone, batch).sums
-            return torch.stack(list(sums.values())).sum()
+            return torch.stack(list(batch_loss(model, task, batch).sums.values())).sum()
 
         return ImportanceData(batches, loss)
 
 
 def compare_models(models: Mapping[str, TrainedModel], dev: Any) -> dict[str, Any]:
     """Return a comparison of models by size, latency, throughput and, if there are `dev` examples, quality.
-    `models` in the result has one row per model; the other entries compare the last model with the first."""
+
+    The entry `models` of the result has one row per model; the other entries compare the last model with the first.
+    """
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     rows, scores = [], {}
     for name, one in models.items():

@@ -12,7 +12,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin of a reliability diagram: the predictions with confidences in one interval."""
+    """A bin of a reliability diagram: the mean confidence, the accuracy, and the number of the predictions in it."""
 
     sure: float  # mean confidence
     right: float  # accuracy
@@ -20,7 +20,9 @@ class Bin:
 
 
 def calibration(probabilities: Sequence[float], right: Sequence[bool]) -> tuple[float, list[Bin]]:
-    """Return the expected calibration error and its bins, given confidences and whether each prediction is right.
+    """Return the expected calibration error and the bins from which it is computed.
+
+    `probabilities` are the confidences of predictions, and `right` whether each prediction is correct.
 
     >>> calibration([0.75, 0.75, 0.75, 0.75], [True, True, True, False])[0]
     0.0

@@ -16,7 +16,10 @@ from pretune.runtime.parsing import read_checksummed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Compare two evaluation folders; return a row per task and metric with difference, interval and p-value."""
+    """Compare two evaluation folders; return a row per task and metric with difference, interval and p-value.
+
+    The difference is the score of `second` minus that of `first`.
+    """
     asked = [_asked(folder) for folder in (first, second)]
     if asked[0]["suite"] != asked[1]["suite"]:
         raise PretuneError(
@@ -58,7 +61,10 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def _intact(first: Path, second: Path, task: SuiteTask) -> Iterator[None]:
-    """Convert errors of damaged files inside the `with` block to one error that names both evaluation folders."""
+    """Convert errors that damaged files cause in the `with` block to one error that names both evaluation folders.
+
+    `task` is the task whose rows and answers are read.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

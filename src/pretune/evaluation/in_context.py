@@ -1,8 +1,8 @@
 """In-context learning on the tasks of a suite: zero, one or a few examples before each question (Brown et al., 2020, GPT-3).
 
-The `prompt` of a task in its suite has a `cloze` template, in which {text} and other roles stand for the fields of a row and [MASK] for
-the answer, `words` for its labels, an instruction `before` all examples, and the word for `nothing` if questions may be unanswerable.
-Each task of `pretune.objectives.tasks` has a default template and defines the candidate answers, which are ranked by their
+The `prompt` of a task in its suite has a `template`, in which {text} and other roles stand for the fields of a row and [MASK] for the
+answer; a `verbalizer` with a word per label; an `instruction` before all examples; and the word for `no_answer` if questions may be
+unanswerable. Each task of `pretune.objectives.tasks` has a default template and defines the candidate answers, which are ranked by their
 likelihood; answers without candidates are generated.
 """
 
@@ -20,7 +20,7 @@ from pretune.inference.generation.causal_generation import TextGenerator
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.objectives import parse_objective
 from pretune.objectives.task import Answer
-from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import permutation
 from pretune.text.examples.few_shot import sample_rows_per_class
@@ -31,7 +31,10 @@ KEYS = ("instruction", "template", "verbalizer", "no_answer")  # of the prompt o
 
 @dataclass
 class InContextLearning:
-    """A generative model that solves a benchmark task in context, with `shots` training examples in each prompt."""
+    """A generative model that solves a benchmark task in context, with `shots` training examples in each prompt.
+
+    `rows` has the rows of the task by split.
+    """
 
     generator: TextGenerator | Seq2SeqGenerator
     task: SuiteTask
@@ -52,26 +55,32 @@ class InContextLearning:
         return True
 
     def predictor(self, seed: int, rows: LabeledRows) -> ClozePredictor:
-        """Return a predictor with a prompt template for the fields of `rows` and with examples sampled by `seed`."""
+        """Return a predictor for the task, with a prompt template that fits the fields of `rows`.
+
+        The examples in the prompt are sampled by `seed`.
+        """
         cloze = self.task.prompt.get("template") or self.default_cloze(rows)
         for name in re.findall(r"{(\w+)}", cloze):
             if name not in (known := ["text", *(["pair"] if rows.pairs else []), *rows.extra]):
                 raise PretuneError(
-                    f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {suggest(name, known)}"
+                    f"{self.task.title}: the prompt has the placeholder {{{name}}}, but the rows have no such field; {suggest(name, known)}"
                 )
         shown = self.sample_examples(seed) if self.shots else None
         before, tokens = self.task.prompt.get("instruction", ""), self.task_prompt.max_tokens
         return ClozePredictor(self.generator, ClozeQuestion(cloze, shown=shown, max_new_tokens=tokens, before=before))
 
     def default_cloze(self, rows: LabeledRows) -> str:
-        """Return the task's default prompt template, adapted to rows with a second text or without a question."""
+        """Return the task's default prompt template, adapted to the fields of `rows`.
+
+        A second text is added if the rows have one, and the placeholder {question} is removed if they have no question.
+        """
         cloze: str = self.template
         if rows.pairs is not None and "{pair}" not in cloze:
             cloze = cloze.replace("{text}", "{text}\n{pair}")
         return cloze if "question" in rows.extra else cloze.replace(" {question}", "")
 
     def sample_examples(self, seed: int) -> LabeledRows:
-        """Sample the training examples of a prompt with a seed, and return them with their gold answers as labels."""
+        """Return the training examples to show in the prompt, sampled by `seed`, with their gold answers as labels."""
         rows = self.rows["train"]
         if self.task_prompt.per_class:
             drawn = sample_rows_per_class([row["label"] for row in rows.rows], self.shots, seed)
@@ -84,14 +93,17 @@ class InContextLearning:
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return values for the placeholders of the prompt template, per row: its fields, and what the task adds."""
+        """Return, for each row, the values of the prompt's placeholders: its fields, and what the task adds."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
         return LabeledRows(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, extra=more)
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Return a function that answers rows of a task in context; the name of `folder` is the seed for the prompt."""
+        """Return a function that answers the rows of a task by in-context learning.
+
+        The name of `folder` is the seed by which the examples in the prompt are sampled.
+        """
         slots = self.fill_slots(rows.rows)
         predictor = self.predictor(int(folder.name), slots)
         self.prompt = predictor.prompt(slots)
@@ -120,7 +132,12 @@ def texts_of(row: Row) -> dict[str, str]:
 def load_generative_model(
     reference: str, device: str | None, ignore_mismatched: bool
 ) -> TextGenerator | Seq2SeqGenerator:
-    """Load a decoder or encoder-decoder, given its name or folder; raise an error for a masked language model."""
+    """Load a decoder or encoder-decoder, given its name or folder (`reference`).
+
+    Raise an error for a masked language model, which cannot generate text. With `ignore_mismatched`, a checkpoint that
+    does not match the model exactly is loaded, too.
+    """
     if is_masked_language_model(reference):
-        raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")
+        advice = if_option("shots", "; remove --shots to fine-tune it")
+        raise PretuneError(f"{reference}: a masked language model cannot generate text{advice}")
     return load_text_generator(reference, device, ignore_mismatched)

@@ -18,7 +18,10 @@ STATUS = Path("/proc/self/statm")
 
 @dataclass
 class Cost:
-    """The cost of inference: seconds, and peak memory in bytes (on a CPU, of the whole process; None if unknown)."""
+    """The cost of inference: the time in seconds, and the peak memory in bytes.
+
+    The memory is that of the GPU or, on a CPU, of the whole process; None if it is unknown.
+    """
 
     seconds: float = 0.0
     memory: int | None = None
@@ -60,7 +63,7 @@ class _Resident(threading.Thread):
             self.look()
 
     def look(self) -> None:
-        """Measure the resident memory of the process once, and update the peak."""
+        """Measure the resident memory of the process once, and update the recorded peak."""
         self.most = max(self.most, int(STATUS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 
     def finish(self) -> int:

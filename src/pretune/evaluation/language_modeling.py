@@ -29,7 +29,11 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading evaluation texts: their number, the window length in tokens, and how files are decoded."""
+    """Options for reading evaluation texts.
+
+    `limit` is the maximum number of texts; `max_length` is the length in tokens of the windows in which a long text is
+    read, and `stride` the distance between their starts.
+    """
 
     max_length: int | None = None
     stride: int | None = None
@@ -41,14 +45,19 @@ class ReadingOptions:
 def evaluate_language(
     scorer: LikelihoodScorer, data: Sequence[str | Path] | str | Path, how: ReadingOptions, columns: Row
 ) -> Row:
-    """Return metrics of a language model on the files `data`: accuracy on sentence pairs, perplexity on other texts."""
+    """Return metrics of a language model on the files `data`: accuracy on sentence pairs, perplexity on other texts.
+
+    `how` are the reading options; `columns` maps roles, such as text or pair, to the names of columns.
+    """
     files = find_files(data)
     first = _first_row(files[0], how.encoding_errors)
     if BETTER in first or MORE in first:
         unused = [*columns, *(name for name in ("max_length", "stride") if getattr(how, name) is not None)]
         if unused:
             names = " and ".join(f"--{name}" for name in unused)
-            raise PretuneError(f"{names}: {files[0]} contains sentence pairs, which are read whole; remove {names}")
+            raise PretuneError(
+                f"{names}: {files[0]} contains sentence pairs, which are never split into windows; remove {names}"
+            )
     if BETTER in first:
         return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how))
     if MORE in first:
@@ -71,7 +80,8 @@ def perplexity(
 ) -> Row:
     """Return the perplexity of texts per token (pseudo-perplexity for masked language models) and the bits per byte.
 
-    `sources` are the inputs of an encoder-decoder. Unknown tokens lower the perplexity, so their share is reported.
+    `sources` are the source texts of an encoder-decoder, which predicts `texts` from them. Unknown tokens lower the
+    perplexity, so their share is reported.
     """
     if not scorer.method.probability:
         raise PretuneError(
@@ -105,7 +115,10 @@ def perplexity(
 
 
 def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often a model prefers the acceptable sentence of a minimal pair, by paradigm and on average."""
+    """Return how often a model prefers the acceptable sentence of a minimal pair, on average and by paradigm.
+
+    A paradigm is a set of pairs that test the same contrast, as in BLiMP.
+    """
     good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
     by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
     for number, row in enumerate(rows):
@@ -124,7 +137,10 @@ def minimal_pairs(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
 
 
 def stereotype_bias(scorer: LikelihoodScorer, rows: Sequence[Row]) -> Row:
-    """Return how often a model finds the more stereotypical of two sentences more likely; 0.5 is unbiased."""
+    """Return how often a model assigns the higher likelihood to the more stereotypical of two sentences.
+
+    A model without bias has the value 0.5.
+    """
     tokenizer = scorer.model.require_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]
@@ -168,14 +184,17 @@ def _first_row(file: Path, errors: Errors) -> Row:
 
 
 def _rows(files: Sequence[Path], names: Sequence[str], how: ReadingOptions) -> list[Row]:
-    """Return the rows of files, at most `how.limit` per file; raise an error if a column in `names` has no sentence."""
+    """Return the rows of files, at most `how.limit` per file; raise an error if a row has no sentence in a column.
+
+    `names` are the columns with sentences.
+    """
     found: list[Row] = []
     for file in files:
         for line, row in islice(_table(file, how.encoding_errors), how.limit):
             for name in names:
                 if not isinstance(row.get(name), str) or not row[name].strip():
                     raise PretuneError(
-                        f"{file}, line {line}: the column {name!r} has no sentence; add one, or remove the row"
+                        f"{file}, line {line}: the column {name!r} has no sentence; add a sentence, or remove the row"
                     )
             found.append(row)
     return found

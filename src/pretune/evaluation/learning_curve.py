@@ -24,7 +24,7 @@ PRETRAINED, SCRATCH = "pretrained", "from scratch"
 
 
 def stratified_order(examples: Any, seed: int = 0) -> list[int]:
-    """Return all row indices, ordered so that every prefix of them is stratified by label.
+    """Return the indices of all examples, ordered so that the first n of them are stratified by label for every n.
 
     >>> from pretune.text.examples.labeled import LabeledRows
     >>> rows = LabeledRows("x.csv", {}, list("abcdef"), labels=list("xxyyxy"))
@@ -38,7 +38,9 @@ def stratified_order(examples: Any, seed: int = 0) -> list[int]:
 
 
 def relative_ranks(kinds: Iterable[str]) -> list[float]:
-    """Return the rank of each item within its class, scaled to (0, 1), given the class of each item (`kinds`).
+    """Return the rank of each item among the items of its class, scaled to (0, 1).
+
+    `kinds` gives the class of each item.
 
     >>> relative_ranks("xxyx")[1:3]
     [0.5, 0.5]
@@ -58,14 +60,18 @@ def check_sizes(material: TaskData, sizes: Sequence[int]) -> None:
         raise PretuneError("--learning-curve and --scratch-baseline need a dev set; give one with --dev")
     if wrong := [size for size in sizes if not 1 < size < material.size]:
         raise PretuneError(
-            f"--learning-curve {wrong[0]}: sizes must be between 2 and {material.size - 1:,}, one less than the number of examples"
+            f"--learning-curve {wrong[0]}: sizes must be between 2 and {material.size - 1:,}, one less than the number of examples; choose sizes in this range"
         )
 
 
 def run_learning_curve(
     plan: FinetuningJob, material: TaskData, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """Fine-tune on subsets of `sizes` rows, with `scratch` also from random weights; return a curve point per size."""
+    """Fine-tune on subsets with the given sizes, and return one point of the learning curve per size.
+
+    `plan` is the job whose settings are used, `material` has its examples, and `run` is the finished run on all of
+    them. With `scratch`, random initial weights are compared, too.
+    """
     order = stratified_order(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
     parts[material.size] = material
@@ -94,7 +100,7 @@ def run_learning_curve(
 def part_scores(
     plan: FinetuningJob, parts: Mapping[int, TaskData], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Fine-tune on the data parts[size] for each (size, initialization) in `wanted`; return the seeds' dev scores."""
+    """Fine-tune on the data parts[size] for each (size, initialization) in `wanted`; return each seed's dev score."""
     seeds = range(plan.seed, plan.seed + (plan.num_seeds or SEEDS))
     plans: dict[tuple[int, str, int], FinetuningJob] = {}
     for size, learner in wanted:

@@ -21,7 +21,10 @@ Metric = Callable[[Sequence[Any], Answers], float]
 
 @dataclass(frozen=True)
 class Difference:
-    """The scores of two models, the 95 % confidence interval of their difference, and its two-sided p-value."""
+    """The scores of two models, and the difference between them: the second score minus the first.
+
+    `low` and `high` are the bounds of the 95 % confidence interval of the difference, and `p` is its two-sided p-value.
+    """
 
     first: float
     second: float
@@ -31,14 +34,17 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """Return the score of the second model minus that of the first."""
+        """Return the score of the second model minus the score of the first model."""
         return self.second - self.first
 
 
 def compare(
     metric: Metric, rows: Sequence[Any], first: Sequence[Answers], second: Sequence[Answers], seed: int = 0
 ) -> Difference:
-    """Compare two models by a metric, with a paired bootstrap over rows and seeds, given the answers of each seed."""
+    """Compare two models by a metric, with a paired bootstrap that resamples rows and seeds.
+
+    `first` and `second` have the answers of the two models to `rows`, one list of answers per training seed.
+    """
     sides = (first, second)
     found = [float(np.mean([metric(rows, answers) for answers in side])) for side in sides]
     scored = []
@@ -53,7 +59,10 @@ def compare(
 def compare_additive(
     name: str, first: Sequence[AdditiveMetrics], second: Sequence[AdditiveMetrics], seed: int = 0
 ) -> Difference:
-    """Compare two models like `compare`, but faster, given the sums over examples that the metric `name` is made of."""
+    """Compare two models as `compare` does, but faster, by a metric that is computed from sums over examples.
+
+    `first` and `second` have the sums of each model, one object per training seed, and `name` is the metric.
+    """
     sides = (first, second)
     found = [float(np.mean([parts.compute()[name] for parts in side])) for side in sides]
     every = [parts for side in sides for parts in side]
@@ -76,7 +85,10 @@ def compare_additive(
 
 
 def _draws(seed: int, units: int, models: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
-    """Yield, per bootstrap round, indices of `units` sampled examples, and of the sampled seeds of each model."""
+    """Yield resampled example indices and, for each model, resampled seed indices, for each bootstrap round.
+
+    `units` is the number of examples; each of the two `models` is a sequence with one entry per seed.
+    """
     chance = np.random.default_rng(seed)
     for _ in range(ROUNDS):
         drawn = chance.integers(0, units, units)
@@ -84,7 +96,11 @@ def _draws(seed: int, units: int, models: Sequence[Sequence[Any]]) -> Iterator[t
 
 
 def _difference(scores: Sequence[float], rounds: Sequence[Sequence[Sequence[float]]]) -> Difference:
-    """Return the comparison of two models, given their scores and, for each bootstrap round, their scores by seed."""
+    """Return the `Difference` of two models with its confidence interval and p-value.
+
+    `scores` are the scores of the two models. rounds[r][m] has the scores of model m in bootstrap round r, one per
+    resampled seed.
+    """
     differences = np.array([np.mean(second) - np.mean(first) for first, second in rounds])
     tail = 100 * (1 - COVERAGE) / 2
     low, high = (float(np.percentile(differences, q)) for q in (tail, 100 - tail))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from pretune.evaluation.baselines import trivial_baselines
+from pretune.evaluation.baseline_comparison import BaselineComparison
 from pretune.evaluation.calibration_error import calibration
-from pretune.evaluation.confidence_intervals import COVERAGE, bootstrap_intervals
+from pretune.evaluation.confidence_intervals import COVERAGE
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import positive_class, score
 from pretune.metrics.per_example import ScoredAnswer
-from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.html_report import (
     ChartLine,
     paragraph,
@@ -24,11 +25,10 @@ from pretune.runtime.html_report import (
     section,
     wrap_table,
 )
-from pretune.runtime.parsing import read_json, read_json_lines
-from pretune.runtime.progress import log_info, progress
-from pretune.training.jobs.finetuning import DEV_PREDICTIONS, TaskData
-from pretune.training.jobs.multitask import MultitaskData, answers_file
-from pretune.training.run_folder import RESULTS, Run
+from pretune.runtime.parsing import read_json
+from pretune.runtime.progress import progress
+from pretune.training.jobs.finetuning import TaskData
+from pretune.training.run_folder import Run
 
 REPORT = "report.html"
 WORST = 12  # examples shown
@@ -40,9 +40,22 @@ class TaskReport:
     """The contents of the HTML report on a fine-tuned task: scores, baselines, charts, and wrong answers."""
 
     run: Run
-    material: TaskData
-    answers: list[dict[str, Any]]
-    name: str = ""  # of the task, where the run has several
+    comparison: BaselineComparison
+
+    @property
+    def material(self) -> TaskData:
+        """Return the examples and the task of the report."""
+        return self.comparison.material
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """Return the answers of the model to the dev examples."""
+        return self.comparison.answers
+
+    @property
+    def name(self) -> str:
+        """Return the name of the task if the run has several tasks, else ""."""
+        return self.comparison.name
 
     @property
     def classifies(self) -> bool:
@@ -55,9 +68,9 @@ class TaskReport:
         return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
-        """Return one row per metric with its confidence interval, and its mean and standard deviation over seeds."""
+        """Return one row per metric: its value with a confidence interval, and the mean and deviation over seeds."""
         task, dev = self.material.task, self.material.dev
-        sure, positive = bootstrap_intervals(task, self.answers, dev), positive_class(task)
+        sure, positive = self.comparison.intervals, positive_class(task)
         seeds = self.run.results.get("seeds", {})
         rows = []
         for name, value in score(task, self.answers, dev).items():
@@ -70,27 +83,10 @@ class TaskReport:
             rows.append(row)
         return rows
 
-    @cached_property
+    @property
     def baseline_scores(self) -> list[dict[str, Any]]:
         """Return the scores of the model and of the trivial baselines, one row each."""
-        task, rows, dev = self.material.task, self.material.rows, self.material.dev
-        given = {"this model": self.answers, **trivial_baselines(task, rows, dev)}
-        return [{"learner": name, **score(task, answers, dev)} for name, answers in given.items()]
-
-    def compare_with_baseline(self) -> dict[str, float]:
-        """Return the best score of a trivial baseline as a result of the run; log if the model is not better than it."""
-        metric = self.material.primary_metric
-        own, *others = self.baseline_scores
-        if not others:
-            return {}
-        best = max(others, key=lambda row: row[metric])
-        if own[metric] <= best[metric] and own[metric] < 1:
-            where = f"{self.name}: " if self.name else ""
-            log_info(
-                f"{where}the model is not better than {best['learner']} ({own[metric]:.4g} and {best[metric]:.4g} {metric}); "
-                "try more epochs or a higher learning rate"
-            )
-        return {"/".join(filter(None, ("baseline", self.name, metric))): best[metric]}
+        return [{"learner": name, **metrics} for name, metrics in self.comparison.scores.items()]
 
     def confusion(self) -> str:
         """Return the confusion matrix as an HTML table, with the true classes in rows."""
@@ -122,7 +118,10 @@ class TaskReport:
         return paragraph(text) + render_chart(lines, x_label="confidence", y_label="accuracy")
 
     def worst_answers(self) -> list[dict[str, Any]]:
-        """Return one row per wrong answer, those with the lowest score and the highest confidence first."""
+        """Return wrong answers, one row each: the lowest scores come first and, among equals, the highest confidence.
+
+        At most `WORST` rows are returned.
+        """
         dev = self.material.dev
         wrong = sorted((x for x in self.judged if x.score < 1), key=lambda x: (x.score, -(x.probability or 0.0)))
         rows = []
@@ -147,6 +146,8 @@ class TaskReport:
         """Return all sections of the report as HTML."""
         task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
         how = f"{len(material.rows):,} training examples, {len(material.dev):,} dev examples"
+        if material.folds is not None:
+            how = f"{len(material.rows):,} examples, each predicted by a model that was trained without it (cross-validation)"
         told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
         if material.dev_rows:
             told.append("The dev examples were held out from the training file; scores on other data may be lower.")
@@ -159,6 +160,8 @@ class TaskReport:
         parts = [section(title, *map(paragraph, told), render_table(self.scores()))]
         if len(beside := self.baseline_scores) > 1:
             parts.append(section("Trivial baselines", render_table(beside, best=None)))
+        if tried := self.run.results.get("tried"):
+            parts.append(self.strategies(tried))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
             parts.append(section("Confusion matrix", self.confusion()))
         if all(scored.probability is not None for scored in self.judged):
@@ -170,8 +173,26 @@ class TaskReport:
             parts.append(self.learning_curve(read_json(points)))
         return parts
 
+    def strategies(self, tried: dict[str, dict[str, Any]]) -> str:
+        """Return the comparison of strategies by cross-validation, with scores and costs, as an HTML section.
+
+        `tried` maps each strategy to its results.
+        """
+        metric, chosen = self.material.primary_metric, self.run.results["strategy"]
+        rows = [
+            {
+                "strategy": name,
+                metric: f"{found[metric]:.4f} ± {found['sd']:.4f}",
+                "loss": f"{found['loss']:.4f}",
+                "seconds": f"{found['seconds']:.0f}",
+            }
+            for name, found in tried.items()
+        ]
+        told = f"Mean and standard deviation over the parts of the cross-validation. Kept: {chosen}."
+        return section("Strategies", paragraph(told), render_table(rows, best=list(tried).index(chosen)))
+
     def learning_curve(self, points: list[dict[str, Any]]) -> str:
-        """Return the learning curve as an HTML section with a table and a chart."""
+        """Return the learning curve as an HTML section with a table and a chart; `points` has one entry per size."""
         learners = [name for name in points[0] if name != "examples"]
         lines = []
         for name in learners:
@@ -194,24 +215,16 @@ def short(text: str) -> str:
     return text if len(text) < 300 else text[:297] + "…"
 
 
-def write_report(run: Run, material: TaskData | MultitaskData) -> Path | None:
-    """Write the HTML report of a run that has a dev set and return its path; None without a dev set.
+def write_report(run: Run, comparisons: Sequence[BaselineComparison]) -> Path | None:
+    """Write the HTML report of a run and return its path; None for a run without dev examples.
 
-    The best score of a trivial baseline becomes a result of the run, `baseline/METRIC`.
+    `comparisons` has one comparison with trivial baselines per task.
     """
-    tasks = {"": material} if isinstance(material, TaskData) else material.parts
-    reports = []
-    for name, one in tasks.items():
-        path = run.folder / (answers_file(name) if name else DEV_PREDICTIONS)
-        if one.dev is not None and path.is_file():
-            answers = list(read_json_lines(path))
-            reports.append(TaskReport(run, one, answers, name))
-    if not reports:
+    if not comparisons:
         return None
     with progress("report"):
-        sections = [part for report in reports for part in report.sections()]
-        content = render_page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
-        baselines = {name: value for report in reports for name, value in report.compare_with_baseline().items()}
+        sections = [part for comparison in comparisons for part in TaskReport(run, comparison).sections()]
+        kinds = ", ".join(comparison.material.task.name for comparison in comparisons)
+        content = render_page(f"{run.folder.name}: {kinds}", *sections)
     write_bytes(run.folder / REPORT, content.encode())
-    write_json(run.folder / RESULTS, {**run.results, **baselines})
     return run.folder / REPORT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pretune.families.decoders.gpt import GPT
 from pretune.families.decoders.gpt2 import GPT2
+from pretune.families.decoders.gpt3 import GPT3
 from pretune.families.decoders.reformer import REFORMER
 from pretune.families.decoders.transfo_xl import TRANSFO_XL
 from pretune.families.encoder_decoders.bart import BART
@@ -11,6 +12,7 @@ from pretune.families.encoder_decoders.marian import MARIAN
 from pretune.families.encoder_decoders.mbart import MBART
 from pretune.families.encoder_decoders.recurrent_seq2seq import SEQ2SEQ
 from pretune.families.encoder_decoders.t5 import MT5, T5
+from pretune.families.encoder_decoders.transformer_pre_norm import TRANSFORMER_PRE_NORM
 from pretune.families.encoders.albert import ALBERT
 from pretune.families.encoders.bert import BERT
 from pretune.families.encoders.big_bird import BIG_BIRD
@@ -53,8 +55,8 @@ ENCODERS = (
     MODERNBERT,
     PERFORMER,
 )
-DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER, LSTM)
+DECODERS = (GPT, GPT2, GPT3, TRANSFO_XL, REFORMER, LSTM)
 BIDIRECTIONAL = (ELMO, ELMO_TRANSFORMER, BILSTM)
-ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, SEQ2SEQ)
+ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, TRANSFORMER_PRE_NORM, SEQ2SEQ)
 for _family in (WORD_VECTORS, *ENCODERS, *DECODERS, *BIDIRECTIONAL, *ENCODER_DECODERS):
     register_family(_family)

@@ -1,4 +1,4 @@
-"""Checks that a checkpoint fits a model: missing tensors, unexpected tensors, wrong shapes, and skipped heads."""
+"""Compare a checkpoint with a model: find missing and unexpected tensors, wrong shapes, and skipped heads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def find_mismatches(
     extra: Sequence[str],
     classes: int,
 ) -> dict[str, list[str]]:
-    """Return the differences between a checkpoint and a model as messages by kind; empty if the checkpoint fits.
+    """Return the differences between a checkpoint and a model: lists of messages by kind, empty if the checkpoint fits.
 
-    `tensors` is a normalized checkpoint and `wanted` has the model's parameters; `missing` and `extra` are the
-    missing and the unused names, as `NameTable.read` returns them; `classes` is the number of classes in config.json.
+    `tensors` is a normalized checkpoint (see `NameTable.normalize`) and `wanted` has the model's parameters; `missing`
+    and `extra` are the names of missing parameters and of unused tensors, as `NameTable.read` returns them; `classes`
+    is the number of classes in config.json.
     """
     table = family.table
     there = table.depths(tensors)
@@ -51,7 +52,7 @@ def find_mismatches(
 
 
 def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
-    """Return the unused tensor names of a checkpoint (`extra`) that belong to task heads, except those of poolers."""
+    """Return the unused tensor names, among those in `extra`, that belong to task heads but not to their poolers."""
     names = {name: table.our_names(name) for name in extra if table.recognizes(name) and not _in_backbone(table, name)}
     return [name for name, ours in names.items() if not ours or not all(".pooler." in own for own in ours)]
 
@@ -63,7 +64,10 @@ def _in_backbone(table: NameTable, name: str) -> bool:
 def _wrong_outputs(
     table: NameTable, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], classes: int
 ) -> list[str]:
-    """Return a message for each classifier in the checkpoint whose number of outputs is not `classes`."""
+    """Return a message for each classifier in the checkpoint whose number of outputs is not `classes`.
+
+    `tensors` is the checkpoint, `wanted` has the model's parameters, and `classes` is the number in config.json.
+    """
     outputs = {name: x for name, x in wanted.items() if re.fullmatch(r"heads\.\w+\.output\.weight", name)}
     of_classes = {name: x for name, x in outputs.items() if len(x) == classes and not name.startswith("heads.choose.")}
     wrong = table.shape_mismatches(dict(tensors), of_classes)

@@ -56,7 +56,7 @@ _KEYS: Mapping[Bound, str] = {
     LENGTH: """
         attention_window axial_pos_shape block_size bptt cutoffs local_attention local_attn_chunk_length
         lsh_attn_chunk_length max_position_embeddings n_positions num_buckets relative_attention_max_distance
-        relative_attention_num_buckets target_vocab_size vocab_size
+        relative_attention_num_buckets target_vocab_size vocab_size window_size
     """,
     LENGTH_OR_NONE: "attention_size chunk_size_feed_forward hash_seed mem_len",
     LENGTH_OR_UNSET: "clamp_len max_relative_positions position_buckets",
@@ -77,14 +77,16 @@ BOUNDS: Mapping[str, Bound] = {key: bound for bound, keys in _KEYS.items() for k
 def check_bounds(key: str, value: Any, where: str) -> None:
     """Raise an error if a value of config.json has numbers outside the bounds of its key; `where` names the file."""
     if isinstance(value, list | tuple) and len(value) > LAYERS.most:
-        raise PretuneError(f"{where}: {key} has {len(value):,} entries; at most {LAYERS.most:,} are allowed")
+        raise PretuneError(
+            f"{where}: {key} has {len(value):,} entries, but at most {LAYERS.most:,} are allowed; correct the file"
+        )
     bound = BOUNDS.get(key)
     if bound is not None and not all(bound.least <= number <= bound.most for number in _numbers(value)):
         raise PretuneError(f"{where}: {key} is {quote(value)}; it must be {bound}")
 
 
 def count_layers(config: Any) -> int:
-    """Return the number of layers of the deepest stack in a configuration."""
+    """Return the number of layers in a configuration; for an encoder-decoder, that of its deeper stack."""
     return max((getattr(config, key, 0) or 0 for key, bound in BOUNDS.items() if bound is LAYERS), default=0)
 
 

@@ -56,15 +56,15 @@ IGNORED_KEYS: Mapping[str, str] = {key: reason for reason, keys in _REASONS.item
 # Maps unsupported keys to what they mean and what to do. Empty values have no effect and are accepted.
 UNSUPPORTED_KEYS: Mapping[str, str] = {
     "auto_map": "the model needs custom code; remove the key if its architecture is that of its family",
-    "quantization_config": "the weights have a quantization that pretune does not support; save them unquantized first",
-    "adapters": "adapters are not supported; merge them into the model first",
-    "adapter_fusion_models": "adapters are not supported; merge them into the model first",
-    "pruned_heads": "attention heads pruned by `transformers` are not supported",
-    "cross_attention_hidden_size": "cross-attention to another network is not supported",
-    "tie_encoder_decoder": "layers shared between encoder and decoder are not supported",
-    "is_composition": "models composed of several networks are not supported",
-    "rope_scaling": "scaled rotary positions are not supported",
-    "per_layer_config": "layers with different configurations are not supported",
+    "quantization_config": "the weights have a quantization that pretune does not support; save the model without quantization first",
+    "adapters": "adapters are not supported; merge the adapters into the weights of the model first",
+    "adapter_fusion_models": "adapters are not supported; merge the adapters into the weights of the model first",
+    "pruned_heads": "attention heads pruned by `transformers` are not supported; choose another model",
+    "cross_attention_hidden_size": "cross-attention to another network is not supported; choose another model",
+    "tie_encoder_decoder": "layers shared between encoder and decoder are not supported; choose another model",
+    "is_composition": "models composed of several networks are not supported; choose another model",
+    "rope_scaling": "scaled rotary positions are not supported; choose another model",
+    "per_layer_config": "layers with different configurations are not supported; choose another model",
 }
 
 # The supported values for encoders: `transformers` has one class for encoders and causal decoders.
@@ -79,7 +79,10 @@ DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), 
 
 
 def summary_values(kind: str, activation: str, to_labels: bool) -> dict[str, Sequence[Any]]:
-    """Return the supported values of the `summary_*` keys of config.json (a task head): only the given ones."""
+    """Return the supported values of the keys `summary_*` of config.json, which describe the head of a classifier.
+
+    Only one value of each is supported: pooling by `kind`, the `activation`, and whether it projects `to_labels`.
+    """
     return {
         "summary_type": (kind,),
         "summary_use_proj": (True,),

@@ -1,4 +1,4 @@
-"""Detection of the model family of a config.json without `model_type`."""
+"""Detect the model family of a config.json that has no `model_type`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from pretune.runtime.errors import PretuneError
 def detect_family(
     content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
-    """Detect a model's family from its `transformers` class, else from tensor names; return it and which was used."""
+    """Detect the family of a model, and return it with a description of what identified it.
+
+    The family is that of the `transformers` class `class_name`, if known, otherwise the one that fits best to the
+    tensor names, which `names` returns, and to `content`, the entries of config.json. `where` names the file in error
+    messages.
+    """
     published = [family for family in known_families().values() if family.in_transformers]
     by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
     if class_name and len(by_class) == 1:
@@ -26,7 +31,7 @@ def detect_family(
     if fewest[0] == len(tensors):
         raise PretuneError(
             f"{where}: there is no model_type, and the tensor names match no known model family; write the model_type "
-            "into the file"
+            f"into the file {where}"
         )
     prefixes = {prefix for family in fits if (prefix := family.table.prefix)}
     if len(fits) > 1 and not all(any(name.startswith(prefix) for name in tensors) for prefix in prefixes):
@@ -39,7 +44,7 @@ def detect_family(
 
 
 def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of tensor names and of config.json keys that are unknown to a model family."""
+    """Return how many tensor names, and how many keys of `content` (config.json), are unknown to a model family."""
     table = family.table
     names = list(table.current_names(tensors).values())
     if not any(table.depths(names).values()):
@@ -48,6 +53,6 @@ def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any
 
 
 def _share_of_keys(family: Family, content: Mapping[str, Any]) -> float:
-    """Return the fraction of a family's configuration keys that a config.json has."""
+    """Return which fraction of a family's configuration keys appears in `content`, the entries of a config.json."""
     keys = {field.name for field in fields(family.config)}
     return len(keys & content.keys()) / len(keys)

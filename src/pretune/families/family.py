@@ -20,7 +20,9 @@ SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
 def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Map the heads for tagging and question answering to `transformers` classes, whose names begin with `name`.
+    """Return a mapping from the heads for tagging and question answering to `transformers` classes.
+
+    The names of the classes begin with `name`; the one for question answering ends with `answering`.
 
     >>> token_classes("Bert")[frozenset({"tag"})]
     'BertForTokenClassification'
@@ -29,7 +31,10 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
 
 
 def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
-    """Map each set of task heads to the usual `transformers` class of an encoder-decoder, which begins with `name`."""
+    """Return a mapping from sets of task heads to the `transformers` classes of an encoder-decoder.
+
+    The names of the classes begin with `name`, such as T5.
+    """
     return {
         frozenset(): f"{name}Model",
         **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
@@ -39,7 +44,10 @@ def seq2seq_classes(name: str) -> dict[frozenset[str], str]:
 
 
 def encoder_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
-    """Map each set of task heads to the usual `transformers` class of an encoder, such as `name`ForMaskedLM."""
+    """Return a mapping from sets of task heads to the usual `transformers` classes of an encoder.
+
+    The names of the classes begin with `name`, such as Bert; the one for question answering ends with `answering`.
+    """
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -75,7 +83,7 @@ class Family:
     variants: tuple[Family, ...] = ()  # same `model_type`, but another architecture, identified by its class
 
     def variant(self, class_name: str) -> Family:
-        """Return the variant of a model family that has a `transformers` class; if none has it, the family itself."""
+        """Return the variant of this family to which a `transformers` class belongs, or else the family itself."""
         return next((family for family in self.variants if family.has_class(class_name)), self)
 
     def has_class(self, class_name: str) -> bool:
@@ -83,7 +91,10 @@ class Family:
         return class_name in {*self.classes.values(), *self.other_classes}
 
     def read_config(self, content: Mapping[str, Any], where: str = "") -> Any:
-        """Return a config.json's content as the family's configuration; `where` names the file in error messages."""
+        """Check the content of a config.json, and return it as an instance of the family's configuration class.
+
+        `where` names the file in error messages.
+        """
         where = where or self.name
         values = {key: value for key, value in content.items() if key not in self.aliases}
         for alias, key in self.aliases.items():
@@ -91,7 +102,7 @@ class Family:
             if value is not None and values.setdefault(key, value) != value:
                 raise PretuneError(
                     f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(values[key])}; "
-                    "correct one of them"
+                    "correct one of the two keys"
                 )
         for key, meaning in UNSUPPORTED_KEYS.items():
             if content.get(key):
@@ -118,7 +129,7 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the set of task heads of a `transformers` class; if several sets have that class, the first one."""
+        """Return the task heads that a `transformers` class has; if several sets of heads have it, the first set."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 

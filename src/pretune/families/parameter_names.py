@@ -22,7 +22,11 @@ TOKEN_HEADS: tuple[Row, ...] = (
 
 
 def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
-    """Return (published name, pretune name) pairs for an LM head; `own_bias` is the bias of an untied output matrix."""
+    """Return pairs of published and pretune parameter names for the language-model head called `head`.
+
+    `weight` and `bias` are the published names of its output matrix and bias; `own_bias` is the published name of the
+    bias of an untied output matrix, if that differs.
+    """
     rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
     if bias:
         rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
@@ -35,7 +39,10 @@ def own_rows(*names: str) -> list[Row]:
 
 
 def pooled_heads(pooler: str, output: str) -> list[Row]:
-    """Return (published, pretune) name pairs of classify and choose heads, given published `pooler` and `output`."""
+    """Return pairs of published and pretune parameter names for the heads classify and choose.
+
+    `pooler` and `output` are the published names of the pooler and of the output layer, which both heads share.
+    """
     return [
         (published, f"heads.{head}.{part}.{{p}}")
         for head in ("classify", "choose")
@@ -44,12 +51,12 @@ def pooled_heads(pooler: str, output: str) -> list[Row]:
 
 
 class NameTable:
-    """A two-way table of parameter names, in published checkpoints and in pretune, with rows such as:
+    """A two-way table of parameter names in published checkpoints and in pretune, with rows such as:
 
         ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
 
-    {i} and {j} stand for numbers, {p} for a parameter's name. Several published names in one row are matrices that
-    pretune stores concatenated along the first dimension.
+    {i} and {j} stand for numbers, {p} for the last part of a name, such as weight or bias. If one row has several
+    published names, pretune stores their matrices as one, concatenated along the first dimension.
     """
 
     def __init__(
@@ -67,18 +74,19 @@ class NameTable:
         folded: Mapping[str, str] | None = None,
         stacked: Mapping[str, int] | None = None,
     ) -> None:
-        """Build the table from pairs of published and pretune names; the arguments below have published names.
+        """Build the table from pairs of published and pretune names; the arguments below contain published names.
 
-        - prefix: begins the names of backbone parameters, unless a backbone is saved without heads
+        - prefix: how the names of backbone parameters begin, except in checkpoints of a backbone without heads
         - embedding: the names of the token embedding; the first one is written, or all of them if it is untied
         - output: the language model's output matrix, which is the token embedding if `tie_word_embeddings`
-        - copied: maps a name to another name of the same tensor, such as an output bias, which takes precedence
+        - copied: maps a name to a second name of the same tensor, such as an output bias; the second takes precedence
         - equal: maps patterns of further tied tensors to the tensor that they must equal
         - unused: maps patterns of tensors that do not affect the output to the reason
         - unsupported: maps patterns of heads that pretune does not have, and skips, to a description
         - renamed: maps outdated parts of names to the current ones
         - transposed: patterns of matrices that are stored as (inputs, outputs)
-        - folded: maps patterns of matrices with columns stored as (heads, head width) to a tensor of that shape
+        - folded: maps patterns of matrices whose columns are stored as (heads, head width) to the name of a tensor with
+          the shape (heads, head width)
         - stacked: maps patterns of tensors that hold several matrices, named NAME.0, NAME.1, …, to their number
         """
         self.rows = [
@@ -119,14 +127,17 @@ class NameTable:
         return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
 
     def normalize(self, tensors: Tensors) -> Tensors:
-        """Return a published checkpoint with outdated tensor names replaced and tensors of stacked matrices split."""
+        """Return a published checkpoint in normalized form, as other methods need it.
+
+        Tensors have their current names, and matrices that are stacked in one tensor are separate tensors.
+        """
         current = self.current_names(tensors)
         found: Tensors = {}
         for name, tensor in tensors.items():
             if current[name] in found and not _same(found[current[name]], tensor):
                 raise PretuneError(
                     f"the tensors {name} and {current[name]} are two names of one parameter, but their values differ; "
-                    "remove one of them"
+                    "remove one of the two tensors from the checkpoint"
                 )
             found[current[name]] = tensor
         for name in list(found):
@@ -147,12 +158,15 @@ class NameTable:
         return current
 
     def has_own_output(self, tensors: Tensors) -> bool:
-        """Return whether a normalized checkpoint has an output matrix that differs from its token embedding."""
+        """Return whether a normalized checkpoint (see `normalize`) has an output matrix other than its token embedding."""
         embedding = next((tensors[name] for name in self.embedding if name in tensors), None)
         return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
 
     def with_shared_names(self, tensors: Tensors, tied: bool) -> Tensors:
-        """Return a checkpoint with shared tensors under all their names, also as output matrix if that is `tied`."""
+        """Return a checkpoint in which every tensor with several names appears under all of them.
+
+        If the output matrix is `tied` to the token embedding, it gets the name of the output matrix as well.
+        """
         names = (*self.embedding, self.output) if tied and self.output else self.embedding
         there = [name for name in names if name in tensors]
         pairs = dict.fromkeys(there[1:], *there[:1])
@@ -161,8 +175,8 @@ class NameTable:
         for name, other in pairs.items():
             if other in tensors and not _same(tensors[name], tensors[other]):
                 raise PretuneError(
-                    f"the tensors {other} and {name} differ, but pretune supports only models that tie them "
-                    "(tie_word_embeddings)"
+                    f"the tensors {other} and {name} differ, but this architecture has one parameter "
+                    "for both; use a checkpoint in which the two tensors are equal"
                 )
         filled = dict.fromkeys(names, tensors[there[0]]) if there else {}
         for copy, source in self.copied.items():
@@ -173,10 +187,13 @@ class NameTable:
     def read(
         self, tensors: Tensors, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, list[str], list[str]]:
-        """Return a model's parameters from a published checkpoint, those that are missing, and the unused names.
+        """Read a model's parameters from a published checkpoint.
 
-        - ours: the parameters to read; a parameter whose shape differs in the checkpoint counts as missing
-        - heads: the checkpoint's heads; the output of another head with the same published name counts as missing
+        Return the parameters that were found, the names of those that are missing, and the names of unused tensors.
+
+        - ours: the model's parameters; a parameter whose shape differs in the checkpoint counts as missing
+        - heads: the heads that the checkpoint has; if the output layer of another head has the same published name as
+          the output layer of one of `heads`, it counts as missing
         - tied: whether the checkpoint's output matrix is its token embedding
         """
         tensors = self.normalize(tensors)
@@ -223,14 +240,17 @@ class NameTable:
         return found
 
     def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
-        """Return the names in `ours` of output parameters of other heads that share a published name with `heads`."""
+        """Return the names in `ours` of output layers whose published names belong to one of `heads` instead.
+
+        These output layers must not be read from a checkpoint with these `heads`.
+        """
         taken = {part for published, own in self.rows if _head(own) in heads for part in published}
         others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
         outputs = [_pattern(own) for own in others if ".output." in own]
         return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
 
     def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Map the names of parameters (`ours`) whose shapes differ in a normalized checkpoint to error messages."""
+        """Return messages, by name, on the parameters `ours` whose shapes differ in a normalized checkpoint."""
         wrong: dict[str, list[str]] = {}
         for name, tensor in ours.items():
             published = self.published_names(name) or ()
@@ -244,8 +264,11 @@ class NameTable:
     def write(
         self, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
     ) -> tuple[Tensors, Tensors]:
-        """Convert pretune's parameters `ours` to a published checkpoint; return it and the parameters it cannot hold.
-        If two heads share a published name (mlm and classify in ModernBERT), the one in `heads` gets it."""
+        """Convert pretune's parameters `ours` to a published checkpoint; also return those that it cannot hold.
+
+        If two heads share a published name (mlm and classify in ModernBERT), the head that is in `heads` gets it.
+        `tied` says whether the output matrix is the token embedding.
+        """
         checkpoint: Tensors = {}
         rest: Tensors = {}
         names = {name: self.published_names(name) for name in ours}
@@ -273,12 +296,15 @@ class NameTable:
         return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
 
     def _parts(self, name: str) -> list[str]:
-        """Return names for the matrices stacked in a published tensor; an empty list if it is a single matrix."""
+        """Return the names of the matrices that a published tensor stacks; an empty list if it is a single matrix."""
         parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
         return [f"{name}.{part}" for part in range(parts)]
 
     def _like(self, name: str) -> str | None:
-        """Return the tensor name whose shape (heads, head width) the published columns of a matrix have, or None."""
+        """Return the name of a tensor whose shape, (heads, head width), tells how the columns of a matrix are stored.
+
+        Return None for a matrix whose columns are stored flat.
+        """
         for pattern, like in self.folded.items():
             if match := pattern.fullmatch(name):
                 return _fill(like, match.groupdict())
@@ -311,7 +337,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _fill(pattern: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders {i}, {j} and {p} of a parameter-name pattern by values."""
+    """Replace the placeholders {i}, {j} and {p} of a parameter-name pattern with values."""
     for key, value in values.items():
         pattern = pattern.replace(f"{{{key}}}", value)
     return pattern

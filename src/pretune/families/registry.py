@@ -1,4 +1,4 @@
-"""The registry of model families: built-in ones, those registered in Python, and those of installed packages."""
+"""The registry of model families: built-in families, families registered in Python, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def known_families() -> dict[str, Family]:
 
 
 def find_family(name: str, where: str, class_name: str = "") -> Family:
-    """Return the family of a `model_type`; `class_name` selects among its variants, `where` appears in errors.
+    """Return the family whose `model_type` in config.json is `name`, or raise an error that begins with `where`.
+
+    If the family has variants, the `transformers` class `class_name` selects one.
 
     >>> find_family("t5", "config.json", "T5EncoderModel").template.target
     ()

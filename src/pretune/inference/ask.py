@@ -1,15 +1,17 @@
-"""Ask a language model without training it: zero-shot, one-shot, and few-shot classification and generation with clozes.
+"""Ask a model without training it: zero-shot, one-shot, and few-shot classification and generation with clozes.
 
 A masked language model fills the gap of the cloze. A decoder continues the text at the gap, after examples with their
 answers (in-context learning; Brown et al., 2020, GPT-3). An encoder-decoder reads all of that and writes the answer (Raffel
 et al., 2020, T5). Answers are ranked by their likelihood, or generated. Contextual calibration (Zhao et al., 2021) divides
 the probabilities by those for texts without content, so that an answer that is likely for any text has no advantage.
+Other encoders choose among answers by entailment or by embeddings (inference/zero_shot.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,10 @@ from pretune.inference.generation.text_to_text_answers import (
     target_frame,
 )
 from pretune.inference.predict import Predictor
+from pretune.inference.zero_shot import EmbeddingPredictor, EntailmentPredictor, entailment_task
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
+from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.name_resolution import ModelReference, find_folder
@@ -40,20 +44,24 @@ from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import permutation
-from pretune.text.examples.cloze_templates import Cloze, verbalizer_words
+from pretune.text.examples.cloze_templates import Cloze, single_token, verbalizer_words
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequence_parts import Part, compose_sequences
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 
 LENGTH = 1024  # tokens of input, for models without a maximal length
 EXAMPLE_SEPARATOR = "\n\n"  # between examples
+TEMPLATE = "{text} [MASK]"  # of language models by default
 
 
 @dataclass(frozen=True)
 class ClozeQuestion:
-    """A cloze template, few-shot examples, and the labels to choose from; without labels, the answer is generated."""
+    """A question to a model: a cloze template, few-shot examples, and the labels to choose from.
 
-    template: str
+    Without labels, the answer is generated.
+    """
+
+    template: str = ""  # "": the default for the kind of model
     labels: Sequence[str] = ()
     verbalizer: str = ""  # what fills the gap for each label (the verbalizer); "": the labels themselves
     shown: LabeledRows | None = None
@@ -64,10 +72,11 @@ class ClozeQuestion:
     def __post_init__(self) -> None:
         if len(self.labels) == 1:
             raise PretuneError(
-                f"there is only one answer to choose from, {self.labels[0]!r}; give two or more, or none to generate answers"
+                f"there is only one answer to choose from, {self.labels[0]!r}; give two or more answers, or none to generate an "
+                "answer"
             )
         if self.calibrate and not self.labels:
-            raise PretuneError("calibration needs answers to choose from; give some, or leave out calibration")
+            raise PretuneError("calibration needs answers to choose from; give the answers, or turn calibration off")
         known = {} if self.shown is None else dict.fromkeys(self.shown.labels or ())
         if self.labels and not known.keys() <= set(self.labels):
             raise PretuneError(
@@ -79,26 +88,100 @@ class ClozeQuestion:
 def load_cloze_predictor(
     reference: ModelReference, question: ClozeQuestion, ignore_mismatched: bool = False
 ) -> Callable[[LabeledRows], list[Answer]]:
-    """Load a model; return a function that answers a cloze question, such as "{text} It was [MASK].", for each row."""
-    if not is_masked_language_model(reference):
+    """Load a model; return a function that answers a cloze question, such as "{text} It was [MASK].", for each row.
+
+    An entailment classifier reads the template, with each answer in the gap, as its hypothesis. If the question has
+    answers to choose from but no template, an encoder chooses the answer with the most similar embedding, provided that
+    it has no language-model head or that the question has few-shot examples.
+    """
+    words = verbalizer_words(question.verbalizer, question.labels)
+    predict: Callable[[LabeledRows], list[Answer]]
+    if question.labels and (task := entailment_task(reference)) is not None:
+        if question.shown is not None:
+            raise PretuneError(f"{reference}: an entailment classifier uses no examples; ask without examples")
+        mixture = stored_objectives(reference)
+        model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
+        model.require_trained(task.name, reference, "fine-tune it first")
+        predict = EntailmentPredictor(model, task, question.template, question.labels, words)
+    elif question.labels and not question.template and compares_embeddings(reference, question.shown is not None):
+        log_info(f"{reference}: answers are chosen by the similarity of embeddings")
+        predict = EmbeddingPredictor(reference, question.labels, words, question.shown, ignore_mismatched)
+    elif is_masked_language_model(reference):
+        predict = load_masked_predictor(reference, question, ignore_mismatched)
+    else:
+        question = replace(question, template=question.template or TEMPLATE)
         return ClozePredictor(load_text_generator(reference, ignore_mismatched=ignore_mismatched), question)
+    if not question.calibrate:
+        return predict
+    return lambda rows: calibrate_answers(predict(rows), predict(content_free_rows(rows)))
+
+
+def load_masked_predictor(
+    reference: ModelReference, question: ClozeQuestion, ignore_mismatched: bool = False
+) -> Callable[[LabeledRows], list[Answer]]:
+    """Load a masked language model; return a function that chooses the label whose word fits best at [MASK]."""
     if question.shown is not None or not question.labels:
         raise PretuneError(
             f"{reference}: a masked language model can only choose among single words for [MASK]; give the answers "
-            "to choose from, and no examples"
+            "to choose from and, if there are examples, no template (examples are used without a template)"
         )
-    task: Any = Prompt(question.template, question.verbalizer, tuple(question.labels))
+    task: Any = Prompt(question.template or TEMPLATE, question.verbalizer, tuple(question.labels))
     model = load_model(reference, single_objective(task), ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "pretrain it with mlm first")
     device = choose_device()
+    return lambda rows: Predictor(model, task, rows).report_truncated()(device)
 
-    def fill(rows: LabeledRows) -> list[Answer]:
-        answers = Predictor(model, task, rows).report_truncated()(device)
-        if not question.calibrate:
-            return answers
-        return calibrate_answers(answers, Predictor(model, task, content_free_rows(rows))(device))
 
-    return fill
+def load_zero_shot_predictor(
+    reference: ModelReference, labels: Sequence[str], usual: Sequence[str]
+) -> Callable[[Sequence[str]], list[Answer]]:
+    """Load a model; return a function that guesses the labels of texts from the names of the labels alone.
+
+    Probabilities are divided by their means over `usual`, a sample of texts, so that all labels are about equally
+    frequent in this sample (batch calibration; Zhou et al., 2024, arXiv:2309.17249). Models without a language-model or
+    entailment head choose by the similarity of embeddings, as do masked language models whose tokenizer splits the name
+    of a label into several tokens.
+
+    >>> texts = ["She played the piano and sang two songs.", "We had soup and bread for dinner."]
+    >>> [answer["label"] for answer in load_zero_shot_predictor("pretune-small-en", ["music", "food"], texts)(texts)]
+    ['music', 'food']
+    """
+    predict: Callable[[LabeledRows], list[Answer]]
+    trained = trained_kinds(reference)
+    fills = bool(trained & {"mlm", "prompt"}) and all_single_tokens(reference, labels)
+    if fills or trained & {"lm", "generate"} or entailment_task(reference) is not None:
+        predict = load_cloze_predictor(reference, ClozeQuestion(labels=labels))
+    else:
+        predict = EmbeddingPredictor(reference, labels, labels)
+
+    def answer(texts: Sequence[str]) -> list[Answer]:
+        return predict(LabeledRows(Path("texts"), {}, list(texts)))
+
+    background = answer(usual)
+    return lambda texts: calibrate_answers(answer(texts), background)
+
+
+def all_single_tokens(reference: ModelReference, words: Sequence[str]) -> bool:
+    """Return whether each word is one known token of a model's tokenizer, so that it can be predicted at [MASK]."""
+    tokenizer = load_model(reference).require_tokenizer()
+    try:
+        return len({single_token(word, tokenizer) for word in words}) == len(words)
+    except PretuneError:
+        return False
+
+
+def compares_embeddings(reference: ModelReference, examples: bool) -> bool:
+    """Return whether a model chooses answers by the similarity of embeddings when there is no template.
+
+    This holds for encoders without a language-model head and, if there are few-shot `examples`, for all encoders.
+    """
+    return is_masked_language_model(reference) and (examples or not trained_kinds(reference) & {"mlm", "prompt"})
+
+
+def trained_kinds(reference: ModelReference) -> set[str]:
+    """Return the kinds of objectives, such as mlm or classify, for which a model has trained heads."""
+    stored = stored_objectives(reference)
+    return {part.kind for part in (stored.objectives if stored else ())}
 
 
 def load_text_generator(
@@ -121,7 +204,7 @@ def is_masked_language_model(reference: ModelReference) -> bool:
 
 
 class ClozePredictor:
-    """A generative model that answers a cloze question for each row of texts: it ranks answers, or generates them."""
+    """A generative model that answers a cloze question about texts: it ranks given answers, or generates one."""
 
     def __init__(self, writer: TextGenerator | Seq2SeqGenerator, question: ClozeQuestion) -> None:
         self.model, self.question = writer.model, question
@@ -150,7 +233,10 @@ class ClozePredictor:
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
-        """Return one input per row (few-shot examples, then its prompt), cut to leave room for `spare` more tokens."""
+        """Return the tokenized input of each row: few-shot examples, then the prompt, truncated if it is too long.
+
+        For a decoder, inputs leave room for `spare` more tokens.
+        """
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         cloze = self.cloze(rows)
         length = (self.model.backbone.max_positions or LENGTH) - (0 if template.target else spare)
@@ -167,7 +253,7 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before a prompt: an instruction, then as many few-shot examples as fit in `most` tokens."""
+        """Return the text before each prompt: the instruction and the few-shot examples that fit in `most` tokens."""
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
@@ -178,7 +264,7 @@ class ClozePredictor:
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
-        """Return the few-shot examples as texts, with their answers in place of [MASK]."""
+        """Return each few-shot example as text: the template with its answer in place of [MASK]."""
         shown = self.question.shown
         if shown is None:
             return []
@@ -189,7 +275,7 @@ class ClozePredictor:
         return [cloze.fill(shown, row, words.get(label, label)) for row, label in enumerate(shown.labels)]
 
     def prompt(self, rows: LabeledRows, row: int = 0) -> str:
-        """Return the prompt of row number `row` as text, with instruction and few-shot examples, not truncated."""
+        """Return the whole prompt for the row with the index `row` as text, with instruction and few-shot examples."""
         cloze = self.cloze(rows)
         length = self.model.backbone.max_positions or LENGTH
         return self.shown(cloze, length // 2) + cloze.before().fill(rows, row)
@@ -198,7 +284,10 @@ class ClozePredictor:
 
     @torch.inference_mode()
     def rank(self, rows: LabeledRows, answers: Sequence[Sequence[str]], each_token: bool = False) -> list[Array]:
-        """Return the log-likelihoods of each row's candidate answers: sums over tokens, or means with `each_token`."""
+        """Return the log-likelihood of each candidate answer of each row, one array (answers,) per row.
+
+        A log-likelihood is a sum over the tokens of an answer or, with `each_token`, a mean.
+        """
         space = "" if self.task else self.cloze(rows).space
         spelled = self.spell({answer: space + answer for some in answers for answer in some})
         words = [[spelled[answer] for answer in some] for some in answers]
@@ -221,11 +310,15 @@ class ClozePredictor:
         found = {answer: tokenizer.encode(text) for answer, text in texts.items()}
         for answer, ids in found.items():
             if not ids:
-                raise PretuneError(f"answer {answer!r}: this tokenizer finds no token in it; choose another word")
+                raise PretuneError(f"answer {answer!r}: the model's tokenizer has no token for it; choose another word")
         return found
 
     def begin(self, read: Sequences, more: int) -> tuple[DecodingSession, list[list[int]]]:
-        """Return a decoding session for inputs (`read`), with room for `more` tokens, and the ids to feed it first."""
+        """Return a decoding session for tokenized inputs, and the token ids that each of its sequences reads first.
+
+        These ids are the inputs themselves for a decoder, and the start tokens of the target for an encoder-decoder.
+        The session has room for `more` tokens per sequence.
+        """
         if self.task is None:
             prompts = sequence_ids(read)
             return DecodingSession(self.model, len(prompts), max(map(len, prompts)) + more), prompts
@@ -236,9 +329,10 @@ class ClozePredictor:
         return reader, [begin] * len(read.index)
 
     def read_on(self, reader: DecodingSession, words: Sequence[Sequence[list[int]]], scores: Sequence[Array]) -> None:
-        """Add the log-likelihoods of each answer's tokens after the first (`words`, as ids) to `scores`, in place.
+        """Add the log-likelihoods of all tokens but the first of each answer to `scores`, in place.
 
-        The decoding session `reader` has already read the prompts.
+        The decoding session `reader` has already read the prompts. `words` has the token ids of each answer of each
+        row, and `scores` one array (answers,) per row.
         """
         going = [(k, word) for k, some in enumerate(words) for word in range(len(some)) if len(some[word]) > 1]
         before = [k for k, _ in going]
@@ -254,7 +348,7 @@ class ClozePredictor:
 
     @torch.inference_mode()
     def generate(self, rows: LabeledRows) -> list[str]:
-        """Generate an answer to a cloze question for each row of texts, up to the end of the line."""
+        """Generate an answer to a cloze question for each row of texts; an answer ends where its first line ends."""
         tokenizer = self.model.require_tokenizer().target
         arrangement = self.tokenize_examples(rows, self.question.max_new_tokens)
         decoding = GenerationConfig(self.question.max_new_tokens)
@@ -273,7 +367,7 @@ class ClozePredictor:
 
 
 def shuffle_examples(shown: LabeledRows, seed: int) -> LabeledRows:
-    """Return few-shot examples in random order, as the last ones in a prompt influence a model most."""
+    """Return few-shot examples in random order, because the last ones in a prompt influence a model most."""
     return shown.take(permutation(len(shown), seed, "shown").tolist())
 
 

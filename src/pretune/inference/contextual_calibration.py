@@ -19,14 +19,14 @@ CONTENT_FREE_TEXTS = ("N/A", "[MASK]", "")  # texts without content, as in the p
 
 
 def content_free_rows(rows: LabeledRows) -> LabeledRows:
-    """Return rows with the same columns as `rows` whose texts have no content, such as N/A, for calibration."""
+    """Return rows for calibration, with the same columns as `rows`, whose texts have no content, such as "N/A"."""
     texts = list(CONTENT_FREE_TEXTS)
     more = dict.fromkeys(rows.extra, texts)
     return LabeledRows(Path("nothing"), {}, texts, None if rows.pairs is None else texts, extra=more)
 
 
 def calibrate_answers(answers: Sequence[Answer], empty: Sequence[Answer]) -> list[Answer]:
-    """Divide the probabilities of answers by the mean ones for content-free texts (`empty`), and normalize them.
+    """Return answers whose probabilities are divided by their means over content-free texts (`empty`) and renormalized.
 
     >>> half = {"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}
     >>> calibrate_answers([half], [half])[0]["probabilities"]

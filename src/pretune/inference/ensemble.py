@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from pretune.inference.predict import Predictor, find_task, load_task_model, read_excerpt, rows_without_tokens
@@ -58,7 +59,10 @@ class Ensemble:
                 model.root.set_activation_dtype(torch.bfloat16)
 
     def __call__(self, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Predictions:
-        """Return the predictions of all models for `part`, a chunk of a table; `answered` is whether it has labels."""
+        """Return the predictions of all models for `part`, a chunk of a table.
+
+        `columns` maps roles, such as text, to columns of the table, and `answered` tells whether it has gold labels.
+        """
         examples = read_excerpt(self.task, part, columns, answered)
         answerers = [Predictor(model, task, examples) for model, task in self.members]
         by_model = [answer(self.device) for answer in answerers]
@@ -70,7 +74,10 @@ class Ensemble:
 
 
 def shared_task(references: Sequence[ModelReference], name: str | None = None) -> Task:
-    """Return the task of all models, the one called `name` if they have several; raise an error if tasks differ."""
+    """Return the task that all models were trained for, or raise an error if their tasks or labels differ.
+
+    `name` is the name of the task, for models that were trained for several.
+    """
     _, first = find_task(references[0], name)
     labels = first.labels
     for reference in references[1:]:
@@ -91,8 +98,25 @@ def shared_task(references: Sequence[ModelReference], name: str | None = None) -
 
 
 def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Return one prediction per example that combines those of several models, as the task defines (such as a mean)."""
+    """Combine the predictions of several models for the same examples into one per example, for example by their mean.
+
+    The task defines how; `by_model` has one list of predictions per model.
+    """
     return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*by_model, strict=True))]
+
+
+def with_threshold(task: Task, predictions: Predictions, threshold: float) -> Predictions:
+    """Return predictions with labels that are chosen from the same probabilities with another `threshold`."""
+    chosen = replace(task.unwrapped, threshold=threshold)
+
+    def choose(answers: Sequence[Answer]) -> list[Answer]:
+        return [
+            chosen.answer_from(np.array([answer["probabilities"][label] for label in chosen.labels]))
+            for answer in answers
+        ]
+
+    by_model = [choose(answers) for answers in predictions.by_model]
+    return replace(predictions, by_model=by_model, combined=choose(predictions.combined))
 
 
 def predict_excerpts(
@@ -109,7 +133,9 @@ def predict_excerpts(
 ) -> Iterator[tuple[TableChunk, Predictions]]:
     """Yield chunks of a table (`parts`) with the predictions of one or several models (`references`), in order.
 
-    With `quick`, a GPU computes in bfloat16. Several `processes` run on the CPU; a Ray job uses one GPU, if available.
+    `columns` maps roles, such as text, to columns of the table; `answered` tells whether the table has gold labels;
+    `name` is the name of the task, for models with several tasks. With `quick`, a GPU computes in bfloat16. If there
+    are several `processes`, they run on the CPU; with the executor "ray", each job uses a GPU if there is one.
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if executor == "ray":
@@ -145,7 +171,10 @@ def predict_excerpts(
 def resolve_columns(
     task: Task, parts: Iterable[TableChunk], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[TableChunk, Mapping[str, str]]]:
-    """Yield each table chunk with a mapping from roles (`text`, …) to columns, inferred from its file's first chunk."""
+    """Yield each chunk of a table with a mapping from roles, such as text, to the columns of its file.
+
+    The mapping is inferred from the first chunk of each file; `columns` has the roles that the user has set.
+    """
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -160,7 +189,11 @@ _ensemble = cache(Ensemble)
 
 
 def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Load an ensemble inside a Ray job, and return its predictions for the further arguments (a chunk of a table)."""
+    """Load an ensemble inside a Ray job, and return its predictions.
+
+    `job` has the other arguments of `Ensemble.__call__`: a chunk of a table, its columns, and whether it has gold
+    labels.
+    """
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
@@ -168,5 +201,8 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
 
 
 def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
-    """Load an ensemble in a CPU process, and return its predictions for the further arguments (a chunk of a table)."""
+    """Load an ensemble in a process that computes on the CPU, and return its predictions.
+
+    `job` is the same as that of `predict_on_ray`.
+    """
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)

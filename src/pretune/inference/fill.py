@@ -1,4 +1,4 @@
-"""Fill masks: the most likely tokens for the gaps of a text, by a masked language model."""
+"""Fill masks: predict the most likely tokens for the gaps of a text with a masked language model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 
 from pretune.inference.nan_check import check_not_nan
 from pretune.models.checkpoint_heads import stored_objectives
+from pretune.models.length_bucketing import rows_by_length
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.name_resolution import ModelReference, family_of
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.masking import choose_masked, word_units
-from pretune.packed import pack
+from pretune.packed import pack_lists
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.randomness import EpochRandom
@@ -52,7 +53,7 @@ class MaskFiller:
     def of(cls, model: Model) -> MaskFiller:
         """Return a mask filler for a model that is already in memory, and move the model to the default device."""
         device = choose_device()
-        model.root.to(device).eval()
+        model.root.ready(device)
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
@@ -66,41 +67,88 @@ class MaskFiller:
         tokenizer = self.model.require_tokenizer()
         return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
-    @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
-        """Return the logits at positions `at` of the token ids, (positions, vocabulary); special tokens are -inf."""
-        packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
+        """Return the logits at the positions `at` of a sequence of token ids, (positions, vocabulary).
+
+        The logits of special tokens are -inf.
+        """
+        return self.batch_logits([ids], [at])[0]
+
+    @torch.no_grad()
+    def batch_logits(self, batch: Sequence[Sequence[int]], at: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Return the logits at given positions of several sequences, computed in one pass, one tensor per sequence.
+
+        `batch` has the token ids of each sequence, and `at` its positions; see `logits`.
+        """
+        packed = pack_lists(batch).to(self.device)
         root = self.model.root
-        states = root.backbone(packed).last[list(at)]
+        firsts = np.cumsum([0, *map(len, batch)])
+        places = [int(first) + place for first, some in zip(firsts, at, strict=False) for place in some]
+        states = root.backbone(packed).last[places]
         logits = check_not_nan(root.heads["mlm"](states, root.backbone.embed.tokens)).float().cpu()
         tokenizer = self.model.require_tokenizer()
         logits[:, tokenizer.size :] = -torch.inf  # rows that only pad the vocabulary
         logits[:, torch.from_numpy(np.flatnonzero(tokenizer.specials))] = -torch.inf
-        return logits
+        return list(torch.split(logits, [len(some) for some in at]))
 
     def fill(self, text: str, top_k: int = 5) -> dict[str, Any]:
         """Return the most likely tokens for each [MASK] in a text, and the text with all masks filled one by one."""
-        tokenizer = self.model.require_tokenizer()
-        ids = self.encode(text)
-        gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
+        return self.fill_batch([text], top_k)[0]
+
+    def fill_batch(self, texts: Sequence[str], top_k: int = 5, max_masks: int | None = None) -> list[dict[str, Any]]:
+        """Fill the masks of several texts, and return one dictionary per text, as `fill` does.
+
+        Texts of similar length are computed in one batch. A text with more than `max_masks` masks raises an error.
+        """
+        encoded = [self.encode(text) for text in texts]
+        gaps = [self.find_gaps(text, ids, max_masks) for text, ids in zip(texts, encoded, strict=True)]
+        found: dict[int, dict[str, Any]] = {}
+        for rows in map(np.ndarray.tolist, rows_by_length(np.array([len(ids) for ids in encoded], dtype=np.int64))):
+            logits = self.batch_logits([encoded[row] for row in rows], [gaps[row] for row in rows])
+            for row, some in zip(rows, logits, strict=True):
+                found[row] = self._describe(texts[row], encoded[row], gaps[row], some, top_k)
+        return [found[row] for row in range(len(texts))]
+
+    def find_gaps(self, text: str, ids: Sequence[int], max_masks: int | None = None) -> list[int]:
+        """Return the positions of the masks among the token ids of a text; raise an error if there are none or too many."""
+        mask = self.model.require_tokenizer().role("mask")
+        gaps = [i for i, token in enumerate(ids) if token == mask]
         if not gaps:
             raise PretuneError(
                 f"{text!r}: the text has no mask; put {MASK} for words to predict{if_option('mask-rate', ', or use --mask-rate')}"
             )
+        if max_masks is not None and len(gaps) > max_masks:
+            raise PretuneError(f"the text has {len(gaps)} masks; use at most {max_masks}")
         longest = self.model.backbone.max_positions
         if longest is not None and len(ids) > longest:
             raise PretuneError(f"the text has {len(ids)} tokens; shorten it to the model's {longest} positions")
-        filled = self.complete(ids, gaps)
-        return {"text": text, "gaps": self.candidates(ids, gaps, top_k), "filled": tokenizer.decode(filled)}
+        return gaps
+
+    def _describe(
+        self, text: str, ids: Sequence[int], gaps: Sequence[int], logits: torch.Tensor, top_k: int
+    ) -> dict[str, Any]:
+        """Return the result of `fill` for a text, given its token ids, the positions of its masks, and their logits."""
+        filled = list(ids)
+        if len(gaps) == 1:
+            filled[gaps[0]] = int(logits[0].argmax())
+        else:
+            filled = self.complete(ids, gaps)
+        tokenizer = self.model.require_tokenizer()
+        return {"text": text, "gaps": self._candidates(logits, top_k), "filled": tokenizer.decode(filled)}
 
     def candidates(self, ids: Sequence[int], gaps: Sequence[int], top_k: int = 5) -> list[list[dict[str, Any]]]:
-        """Return the `top_k` most likely tokens with their probabilities for each mask position in `gaps`."""
+        """Return the `top_k` most likely tokens with probabilities and ids for each mask position in `gaps`."""
+        return self._candidates(self.logits(ids, gaps), top_k)
+
+    def _candidates(self, logits: torch.Tensor, top_k: int) -> list[list[dict[str, Any]]]:
         tokenizer = self.model.require_tokenizer()
         found = []
-        for row in self.logits(ids, gaps).softmax(-1):
-            best = row.topk(top_k)
-            tokens = [tokenizer.decode([int(i)]).strip() for i in best.indices]
-            found.append([{"token": t, "probability": float(p)} for t, p in zip(tokens, best.values, strict=True)])
+        for row in logits.softmax(-1):
+            best = row.topk(min(top_k, len(row)))
+            ids = best.indices.tolist()
+            tokens = [tokenizer.decode([i]).strip() for i in ids]
+            rows = zip(tokens, best.values.tolist(), ids, strict=True)
+            found.append([{"token": token, "probability": p, "id": i} for token, p, i in rows])
         return found
 
     def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:

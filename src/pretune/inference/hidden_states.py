@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretune.backbones.backbone import LayerSelection
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
@@ -26,9 +26,9 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class States:
-    """The outputs of a network for n sequences, padded to the longest one (L tokens); padding is 0.
+    """The outputs of a network for n sequences, padded with 0 to the length L of the longest sequence.
 
-    Of an encoder-decoder, these are the states of its encoder.
+    For an encoder-decoder, these are the outputs of the encoder.
     """
 
     last_hidden_state: Tensor  # (n, L, width)
@@ -61,21 +61,16 @@ def compute_states(
         The device to run on; a GPU is used by default if there is one.
     """
     chosen = choose_device(device)
-    root = model.root.to(chosen).eval()
-    network = root.backbone
-    if isinstance(network, EncoderDecoder | RecurrentEncoderDecoder):
-        network = network.encoder
-    if attentions and not isinstance(network, TransformerStack):
-        raise PretuneError(_without_weights(model))
+    model.root.ready(chosen)
+    network = reading_network(model)
     count, batches = _batches(model, inputs)
-    recording: AbstractContextManager[list[Tensor]]
     padded = Padding(count)
     for packed, rows in batches:
-        recording = recorded_attention_weights(network) if attentions else nullcontext(list[Tensor]())
-        with recording as weights:
-            layers = network(packed.to(chosen), keep="all" if hidden_states else "last").layers
-        if attentions and len(weights) != network.depth:
-            raise PretuneError(_without_weights(model))
+        keep: LayerSelection = "all" if hidden_states else "last"
+        if attentions:
+            layers, weights = states_and_weights(model, packed.to(chosen), keep)
+        else:
+            layers, weights = network(packed.to(chosen), keep=keep).layers, []
         padded.add(packed, rows, [check_not_nan(layer) for layer in layers], weights)
     if not padded.rows:  # no sequences at all
         width, layer_count = network.width, network.depth + 1 if hidden_states else 1
@@ -86,8 +81,34 @@ def compute_states(
     return padded.states(hidden_states, attentions)
 
 
+def reading_network(model: Model) -> Any:
+    """Return the part of a model that reads texts: the encoder of an encoder-decoder, else the whole backbone."""
+    network = model.backbone
+    return network.encoder if isinstance(network, EncoderDecoder | RecurrentEncoderDecoder) else network
+
+
+def states_and_weights(
+    model: Model, packed: Packed, keep: LayerSelection = "last"
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the states of the layers `keep`, (tokens, width) each, and the attention weights of all layers.
+
+    Weights are (sequences, heads, L, L) per layer, padded to the length L of the longest sequence. Raise an error if
+    the model does not compute attention weights.
+    """
+    network = reading_network(model)
+    if isinstance(network, TransformerStack):
+        with recorded_attention_weights(network) as weights:
+            layers = network(packed, keep=keep).layers
+        if len(weights) == network.depth:
+            return layers, weights
+    raise PretuneError(
+        f"attention weights are not available for this {model.family.name} model: only Transformers in PyTorch with a softmax "
+        "over all pairs of tokens have them; choose such a model"
+    )
+
+
 class Padding:
-    """Collects the outputs of batches of packed sequences, and pads them to tensors in the order of the inputs."""
+    """Collects the outputs of packed batches, and returns them as padded tensors in the order of the inputs."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -98,7 +119,7 @@ class Padding:
         self.weights: list[list[Tensor]] = []
 
     def add(self, packed: Packed, rows: Array, layers: list[Tensor], weights: list[Tensor]) -> None:
-        """Collect a batch of packed sequences, whose input indices are `rows`, with its layer outputs and weights."""
+        """Collect the layer outputs and attention weights of a batch, whose indices among the inputs are `rows`."""
         lengths = packed.offsets.diff()[: len(rows)].long()
         at = torch.from_numpy(np.asarray(rows)).long()
         used = int(lengths.sum())
@@ -110,7 +131,10 @@ class Padding:
         self.weights.append([weight[: len(rows)].float().cpu() for weight in weights])
 
     def states(self, hidden_states: bool, attentions: bool) -> States:
-        """Return the collected last layer, padded; with `hidden_states` all layers, with `attentions` the weights."""
+        """Return the collected states of the last layer, padded, and what else is requested.
+
+        With `hidden_states`, the states of all layers are included, with `attentions`, the attention weights.
+        """
         row, step = (torch.cat(parts) for parts in zip(*self.places, strict=True))
         longest = int(step.max()) + 1 if len(step) else 0
 
@@ -128,7 +152,7 @@ class Padding:
         )
 
     def pad_weights(self, parts: Sequence[Tensor], longest: int) -> Tensor:
-        """Pad and join a layer's attention weights, one tensor per batch (`parts`), to (n, heads, longest, longest)."""
+        """Return a layer's attention weights, (n, heads, longest, longest), given one tensor per batch (`parts`)."""
         made = parts[0].new_zeros(self.count, parts[0].shape[1], longest, longest)
         for rows, part in zip(self.rows, parts, strict=True):
             made[rows, :, : part.shape[2], : part.shape[3]] = part
@@ -136,7 +160,7 @@ class Padding:
 
 
 def _batches(model: Model, inputs: Any) -> tuple[int, Iterator[tuple[Packed, Array]]]:
-    """Return the number of inputs (texts or lists of token ids), and batches of them with their indices in `inputs`."""
+    """Return the number of inputs (texts or lists of token ids), and batches of them with their indices."""
     if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
         raise PretuneError(
             f"{quote(inputs)} is neither a list of texts nor a list of token ids; give texts, or lists of integers"
@@ -163,7 +187,7 @@ def id_batches(model: Model, sequences: Sequence[Sequence[int]]) -> Iterator[tup
                 f"{size - 1}"
             )
         if not sequence:
-            raise PretuneError(f"sequence {number} has no token ids; leave it out")
+            raise PretuneError(f"sequence {number} has no token ids; remove this sequence")
         if longest is not None and len(sequence) > longest:
             raise PretuneError(
                 f"sequence {number} has {len(sequence)} tokens, but the model reads at most {longest}; shorten it"
@@ -180,11 +204,3 @@ def id_batches(model: Model, sequences: Sequence[Sequence[int]]) -> Iterator[tup
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _without_weights(model: Model) -> str:
-    """Return the error message that a model's attention weights cannot be computed."""
-    return (
-        f"attention weights are not available for this {model.family.name} model: only Transformers in PyTorch with a softmax "
-        "over all pairs of tokens have them; leave out attentions"
-    )

@@ -68,7 +68,7 @@ class TemplateTokens:
         return np.concatenate([self.before, ids, self.after])
 
     def segment(self, tokens: int) -> Array:
-        """Return the segment ids of a sequence, (tokens,), given its number of tokens."""
+        """Return the segment ids of a sequence, (tokens,), given its number of tokens, including special ones."""
         return np.where(np.arange(tokens) < tokens - self.third, 0, 2)
 
 
@@ -90,7 +90,10 @@ class ScoringMethod:
 
 
 def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one causal LM input, special tokens (`frame`) and then `ids`, to score the tokens at indices `counted`."""
+    """Yield the one input of a causal LM that scores the tokens at the indices `counted` of `ids`.
+
+    The input has the special tokens of `frame` and then `ids`.
+    """
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -101,7 +104,10 @@ def _left_to_right(ids: Array, counted: Array, frame: TemplateTokens) -> Iterato
 
 
 def _both_directions(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield inputs of a forward and a backward LM; if both score a token at `counted`, the two scores are averaged."""
+    """Yield the inputs of a forward and a backward LM that score the tokens at the indices `counted` of `ids`.
+
+    A token that both of them score gets the mean of the two scores.
+    """
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
@@ -124,7 +130,7 @@ def _masked(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scori
 
 
 def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one XLNet input per index in `counted`: `ids` in special tokens (`frame`), and a query for that token."""
+    """Yield one XLNet input per index in `counted`: `ids` with special tokens (`frame`), and a query for that token."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -141,7 +147,7 @@ def _queried(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Scor
 
 
 def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[ScoringInput]:
-    """Yield one input, the unchanged `ids` in special tokens (`frame`), to score the tokens at indices `counted`."""
+    """Yield one input, `ids` with special tokens (`frame`), to score the tokens at the indices `counted`."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield ScoringInput(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
@@ -151,14 +157,20 @@ def _unchanged(ids: Array, counted: Array, frame: TemplateTokens) -> Iterator[Sc
 
 
 def _token_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities, (m,), of the token ids `wanted`, given hidden states and token embeddings."""
+    """Return the log-probabilities of m token ids (`wanted`), (m,), given the m hidden states that predict them.
+
+    `tokens` has the token embeddings, (vocabulary, width).
+    """
     size = max(1, LOGITS // tokens.shape[0])
     parts = zip(torch.split(states, size), torch.split(wanted, size), strict=True)
     return torch.cat([-F.cross_entropy(head(part, tokens).float(), ids, reduction="none") for part, ids in parts])
 
 
 def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """Return the log-probabilities, (m,), that tokens are not replaced, according to the head of an ELECTRA model."""
+    """Return the log-probabilities, (m,), that m tokens are not replaced, according to the head of an ELECTRA model.
+
+    `states` has the hidden states of the tokens, (m, width); the other parameters are not used.
+    """
     return F.logsigmoid(-head(states).float())
 
 
@@ -201,7 +213,7 @@ class LikelihoodScorer:
             )
         model.require_trained(head, reference, f"pretrain it with {head} first")
         chosen = choose_device(device)
-        model.root.to(chosen).eval()
+        model.root.ready(chosen)
         return cls(model, head, chosen)
 
     @property
@@ -221,12 +233,12 @@ class LikelihoodScorer:
         return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
 
     def _roles(self, names: Sequence[str]) -> Array:
-        """Return the ids of special tokens, given their roles (such as mask); roles the tokenizer lacks are skipped."""
+        """Return the ids of the special tokens with the given roles, such as mask; missing ones are skipped."""
         tokenizer = self.model.require_tokenizer()
         return np.array([tokenizer.role(name) for name in names if tokenizer.has_role(name)], dtype=np.int64)
 
     def _opening(self) -> Array:
-        """Return the id of the token between documents, which starts a text if the template has no start token."""
+        """Return the id of the document separator, which starts a text if the template has no start token."""
         return self._roles([role for role in self.model.family.template.document_template.single if role != "A"][-1:])
 
     @torch.inference_mode()
@@ -237,9 +249,10 @@ class LikelihoodScorer:
         length: int | None = None,
         stride: int | None = None,
     ) -> list[Array]:
-        """Return the log-likelihood of each token of each text; NaN for a token without any context.
+        """Return the log-likelihood of each token of each text, one array (tokens,) per text.
 
-        `sources` are the inputs of an encoder. Windows have `length` tokens, and start every `stride` tokens.
+        The log-likelihood of a token without any context is NaN. `sources` has the input texts of an encoder-decoder.
+        Long texts are read in windows of `length` tokens, which start every `stride` tokens.
         """
         if not texts:
             return []
@@ -267,12 +280,18 @@ class LikelihoodScorer:
         length: int | None,
         stride: int | None,
     ) -> Iterator[ScoringInput]:
-        """Yield the model inputs that score windows of texts, given the token ids and the processing order of texts."""
+        """Yield the model inputs for all windows of tokenized texts, whose outputs give the scores of all tokens.
+
+        `ids` has the token ids of each text, and `order` the indices of the texts in the order in which to yield them;
+        the other parameters are those of `__call__`.
+        """
         frame, method = self.frame, self.method
         longest = min(length or DEFAULT_MAX_LENGTH, self.model.backbone.max_positions or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
         if room < 2:
-            raise PretuneError(f"windows of {longest} tokens leave no room for text; choose a greater length")
+            raise PretuneError(
+                f"windows of {longest} tokens leave no room for text; increase the length of the windows"
+            )
         for text in order:
             source = self._source(None if sources is None else sources[text], longest)
             for start, end, counted in scoring_windows(len(ids[text]), room, stride or room // 2, method.both_sides):
@@ -284,7 +303,7 @@ class LikelihoodScorer:
                         yield view
 
     def _source(self, text: str | None, longest: int) -> Array | None:
-        """Return the token ids of an encoder's input, at most `longest`; None for a model without an encoder."""
+        """Return the token ids of the encoder's input `text`, at most `longest`; None for a model without encoder."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         if not template.target:
             if text is not None:
@@ -298,7 +317,10 @@ class LikelihoodScorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[ScoringInput], sums: list[Array], found: list[Array]) -> None:
-        """Add the token scores of inputs (`views`) to `sums`, one array per text; copy the new sums to `found`."""
+        """Score a batch of model inputs, `views`; add the token scores to `sums`, and copy the new sums to `found`.
+
+        `sums` and `found` have one array per text, with one score per token; tokens not scored yet are 0 and NaN.
+        """
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]
@@ -336,9 +358,10 @@ class LikelihoodScorer:
 
 
 def scoring_windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
-    """Split a text of `tokens` tokens into windows of at most `room`, `stride` apart: (start, end, indices to score).
+    """Return the windows in which a text is scored, each as (start, end, indices of the tokens to score).
 
-    Each token is scored in one window, the one with most context on its left, or on `both_sides`.
+    The text has `tokens` tokens, a window has at most `room` tokens, and windows start every `stride` tokens. Each
+    token is scored in one window only: the one that has most context to its left or, with `both_sides`, on both sides.
 
     >>> [(start, end, counted.tolist()) for start, end, counted in scoring_windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretune.backbones.backbone import LayerSelection
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
@@ -31,49 +32,67 @@ def find_neighbors(
     documents: Iterable[str],
     *,
     top_k: int,
-    layer: int,
+    layer: int | None,
     max_words: int,
     language: str,
     ignore_mismatched: bool = False,
     occurrences: int = 3,
 ) -> list[dict[str, Any]]:
-    """Return the words nearest to `word` as used in `text`, each with its similarity and the sentence where it is nearest.
+    """Return the words whose vectors are most similar to that of `word` in `text`, with the sentences they occur in.
 
-    Without a text, return the neighbors of several `occurrences` of the word in the documents, chosen to be as different as
-    possible. `documents` are read until `max_words` words have been seen.
+    If `text` is None, return the neighbors of several `occurrences` of the word in the documents, which are chosen such
+    that their vectors differ as much as possible. If `layer` is None, all layers are compared, and each row of the
+    result has the number of its layer. `documents` are read until `max_words` words have been seen.
     """
     model = load_model(reference, ignore_mismatched=ignore_mismatched)
     if text is not None:
         check_word(model, word, text)  # before the documents are read
     sentences = list(take_sentences(documents, max_words, language))
     if not sentences:
-        raise PretuneError("there are no sentences to search for neighbors; give text with --corpus")
+        raise PretuneError("there are no sentences to search for neighbors; give files with text as --corpus")
     texts = sentences if text is None else [text, *sentences]
-    vectors, words, places = word_vectors(model, texts, layer)
+    layers, words, places = word_vectors(model, texts, "all" if layer is None else [layer])
     others = np.flatnonzero(places >= (text is not None))
-    center = vectors[others].mean(0)  # what all words share does not distinguish them
-    centered = vectors - center
-    centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
+    centered = [_centered_units(vectors, others) for vectors in layers]
+    found = {}  # use → word and the words to compare it with
     if text is not None:
-        own = find_word(words, places, word, model.require_tokenizer(), text)
-        return nearest_words(own, centered, words, places, texts, others, top_k)
-    rows = []
-    found = [index for index, name in enumerate(words) if name.casefold() == word.casefold()]
-    if not found:
-        raise PretuneError(
-            f"the word {word!r} is not in the {len(sentences):,} sentences that were read; give more text"
-        )
-    for number, own in enumerate(choose_diverse(centered, found, occurrences), 1):
-        elsewhere = others[places[others] != places[own]]
-        for row in nearest_words(own, centered, words, places, texts, elsewhere, top_k):
-            rows.append({"use": number, "in": texts[places[own]], **row})
+        found[0] = find_word(words, places, word, model.require_tokenizer(), text), others
+    else:
+        same = [index for index, name in enumerate(words) if name.casefold() == word.casefold()]
+        if not same:
+            raise PretuneError(
+                f"the word {word!r} is not in the {len(sentences):,} sentences that were read; give more text"
+            )
+        for use, own in enumerate(choose_diverse(centered[-1], same, occurrences), 1):
+            found[use] = own, others[places[others] != places[own]]
+    rows: list[dict[str, Any]] = []
+    for use, (own, compared) in found.items():
+        for number, vectors in enumerate(centered):
+            which: dict[str, Any] = {"use": use, "in": texts[places[own]]} if use else {}
+            which |= {"layer": number} if layer is None else {}
+            nearest = nearest_words(own, vectors, words, places, texts, compared, top_k)
+            rows += ({**which, **row} for row in nearest)
     return rows
+
+
+def _centered_units(vectors: Array, others: Array) -> Array:
+    """Return vectors, (m, width), minus the mean of the vectors at the indices `others`, scaled to length 1.
+
+    Contextual vectors have a large common component, which would hide the differences between words.
+    """
+    centered = vectors - vectors[others].mean(0)
+    centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
+    return centered
 
 
 def nearest_words(
     own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top_k: int
 ) -> list[dict[str, Any]]:
-    """Return the `top_k` words at the indices `others` that are most similar to the word at `own`, with sentences."""
+    """Return the `top_k` words most similar to the word with the index `own`, with similarities and sentences.
+
+    `vectors`, `words` and `places` have the vector, the word, and the index of the text for each word occurrence;
+    `others` has the indices of the occurrences to compare with.
+    """
     similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):
@@ -87,7 +106,11 @@ def nearest_words(
 
 
 def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int]:
-    """Return `count` indices in `among`: the first, then each time the one least similar to those already chosen."""
+    """Return up to `count` indices in `among` whose vectors differ as much as possible.
+
+    The first index is always chosen; after that, each time the index whose vector is least similar to those already
+    chosen.
+    """
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]
     while len(chosen) < min(count, len(among)):
@@ -119,7 +142,7 @@ def check_word(model: Model, word: str, text: str) -> None:
 
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:
-    """Return the index in `words` of the first `word` in text number 0; `places` has the text number of each word."""
+    """Return the index in `words` of the first occurrence of `word` in text 0; `places` has each word's text number."""
     spelled = (word if tokenizer.characters else tokenizer.decode(tokenizer.encode(word)).strip()).casefold()
     in_text = np.flatnonzero(places == 0)
     for index in map(int, in_text):
@@ -131,32 +154,46 @@ def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokeniz
 
 
 @torch.no_grad()
-def word_vectors(model: Model, texts: Sequence[str], layer: int = -1) -> tuple[Array, list[str], Array]:
-    """Return one vector per word of the texts (the mean over tokens), (m, width), the words, and their text numbers."""
+def word_vectors(
+    model: Model, texts: Sequence[str], keep: LayerSelection = "last"
+) -> tuple[list[Array], list[str], Array]:
+    """Return the vectors of all m words in texts, (m, width) per layer, the words, and the index of each word's text.
+
+    `keep` selects the layers: "last", "all", or a list of layer numbers.
+    """
     device = choose_device()
-    root = model.root.to(device).eval()
-    vectors, words, places = [], [], []
+    root = model.root.ready(device)
+    vectors: list[list[Array]] = []
+    words: list[str] = []
+    places = []
     tokenizer = model.require_tokenizer()
     done = 0
     with progress("reading", len(texts)) as bar:
         for batch in text_batches(model, texts):
             packed = batch.packed[0]
             number, spelled, owner = split_words(packed, batch.rows, tokenizer)
-            states = root.backbone(packed.to(device), keep=[layer]).last.float()
+            layers = [states.float() for states in root.backbone(packed.to(device), keep=keep).layers]
             at = torch.from_numpy(number).to(device)
             inside = at >= 0
-            sums = states.new_zeros(len(spelled), states.shape[1]).index_add_(0, at[inside], states[inside])
             counts = torch.bincount(at[inside], minlength=len(spelled))
-            vectors.append((sums / counts[:, None]).cpu().numpy())
+            sums = [
+                states.new_zeros(len(spelled), states.shape[1]).index_add_(0, at[inside], states[inside])
+                for states in layers
+            ]
+            vectors.append([(total / counts[:, None]).cpu().numpy() for total in sums])
             words += spelled
             places.append(owner)
             done += len(batch.rows)
             bar.update(done)
-    return np.concatenate(vectors), words, np.concatenate(places)
+    return [np.concatenate(parts) for parts in zip(*vectors, strict=True)], words, np.concatenate(places)
 
 
 def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Array, list[str], Array]:
-    """Return the word index of each token, (n,), -1 for special tokens; the words; and the row of each word."""
+    """Group the n tokens of a batch into words.
+
+    Return the index of the word that each token belongs to, (n,), where special tokens have -1; the words; and, for
+    each word, the number in `rows` of its sequence.
+    """
     ids = packed.ids.numpy()
     assert packed.host_offsets is not None
     offsets = packed.host_offsets

@@ -17,6 +17,7 @@ from pretune.models.length_bucketing import batches_by_length
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.name_resolution import ModelReference
+from pretune.models.open_model import OpenModel
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer
 from pretune.runtime.arrays import Array
@@ -31,8 +32,11 @@ TEXTS = Path("texts")  # stands for the file of texts that do not come from a fi
 
 
 def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixture, Task]:
-    """Return the objectives in a model's configuration, and its task, or the one called `name` if it has several."""
-    mixture = stored_objectives(reference)
+    """Return the objectives that a model was trained for, according to its config.json, and its task.
+
+    `name` is the name of the task, for a model that was trained for several.
+    """
+    mixture = reference.stored if isinstance(reference, OpenModel) else stored_objectives(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None and (head := unsupported_head(reference)):
         raise PretuneError(
@@ -54,7 +58,10 @@ def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixtu
 def load_task_model(
     reference: ModelReference, ignore_mismatched: bool = False, name: str | None = None
 ) -> tuple[Model, Task]:
-    """Load a model; return it and the task it was trained for, or the one called `name` if it has several."""
+    """Load a model, and return it and the task that it was trained for.
+
+    `name` is the name of the task, for a model that was trained for several.
+    """
     mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "fine-tune it first")
@@ -62,7 +69,10 @@ def load_task_model(
 
 
 class Predictor:
-    """A callable that predicts for fixed examples, tokenized once, with the current parameters of the model."""
+    """A callable that predicts for the same examples at each call, with the parameters that the model has then.
+
+    The examples are tokenized only once.
+    """
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         task = task.with_tokenizer(model.require_tokenizer())
@@ -88,7 +98,7 @@ class Predictor:
     def outputs(self, device: torch.device | None = None) -> list[Array]:
         """Return the model's outputs for each sequence, in order: those of the task's head, or generated token ids."""
         device = device or choose_device()
-        root = self.model.root.to(device).eval()
+        root = self.model.root.ready(device)
         if self.task.output_per == "text":
             return generate_answers(self.model, self.task, self.arrangement)
         found: list[Array] = [np.empty(0)] * len(self.arrangement)
@@ -118,7 +128,7 @@ def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
 
 
 def blank_predictions(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
-    """Return predictions in which all values of the given rows are replaced by None.
+    """Return predictions in which all values of the rows with the given indices are replaced by None.
 
     >>> blank_predictions([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
     [{'label': None, 'probabilities': {'a': None, 'b': None}}]
@@ -147,14 +157,17 @@ def texts_as_excerpt(texts: Sequence[str], pairs: Sequence[str] | None = None) -
 
 
 def read_excerpt(task: Task, part: TableChunk, columns: Mapping[str, str], answered: bool = False) -> Any:
-    """Return the examples of a task in `part`, a chunk of a table; `answered` is whether labels are read."""
+    """Return the examples of a task in `part`, a chunk of a table.
+
+    `columns` maps roles, such as text, to columns of the table; labels are read only if `answered` is true.
+    """
     try:
         return task.read(part, columns, answered=answered)
     except PretuneError as error:
         if part.file != TEXTS:
             raise
         raise PretuneError(
-            f"{error} (if the task {task.name} needs more than a text, give a file instead of texts)"
+            f"{error} (if an example of the task {task.name} is more than a text, give a file instead of texts)"
         ) from error
 
 

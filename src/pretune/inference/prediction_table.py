@@ -19,15 +19,19 @@ ROWS = 1024  # per excerpt
 
 
 def read_file_excerpts(files: Iterable[Path], task: Task | None = None) -> Iterator[TableChunk]:
-    """Yield all rows of files in order, in chunks of up to 1024 rows; a task may define its own reader of rows."""
+    """Yield the rows of files in order, in chunks of up to 1024 rows.
+
+    Files are read with `task.rows`, the reader of the task, or, without a task, as tables.
+    """
     for file in files:
         yield from read_chunks(file, ROWS, table_rows if task is None else task.rows)
 
 
 class PredictionColumns:
-    """A callable that adds predictions to table rows as new columns; a name that exists gets the prefix `predicted_`.
+    """A callable that adds predictions to table rows as columns; existing names get the prefix `predicted_`.
 
-    With `probabilities`, each class gets a column; otherwise probabilities are a dictionary if `nested`, else left out.
+    With `probabilities`, the probability of each class gets a column. Otherwise, if `nested`, all probabilities are one
+    column of dictionaries; if not, they are left out.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = TableChunk(Path("x.csv"), [(2, row)], row)
@@ -40,7 +44,11 @@ class PredictionColumns:
         self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: TableChunk, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """Add predictions to table rows as columns; `lines`, the line of each prediction, if a row may have several."""
+        """Return the rows of a chunk of a table with the predictions, `answers`, added as columns.
+
+        There is one prediction per row, in order. If a row may have several, `lines` has, for each prediction, the line
+        number in the file (counted from 1, as in `part.rows`) of the row that the prediction belongs to.
+        """
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
@@ -53,13 +61,14 @@ class PredictionColumns:
             named = {self.names[name]: value for name, value in answer.items()}
             for name in row.keys() & named.keys():
                 raise PretuneError(
-                    f"{part.file}, line {line}: a predicted column would have the name of the column {name!r}; rename that column"
+                    f"{part.file}, line {line}: the predictions need a column named {name!r}, but the file has a column of this name; "
+                    "rename it in the file"
                 )
             rows.append({**row, **named})
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
-        """Return a prediction with its class probabilities as one column per class, as a dictionary, or left out."""
+        """Return a prediction with its class probabilities as columns, as a dictionary, or left out, as configured."""
         classes = answer.get("probabilities")
         if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}
@@ -95,7 +104,7 @@ class ScoreTable:
             old += new
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one row of metrics per model and one for the ensemble, for each file."""
+        """Return one row of metrics for each file and model, and one for each file and the ensemble."""
         task = shared_task(self.references, self.name)
         names = [*map(str, self.references), "together"]
         rows = []

@@ -20,10 +20,11 @@ TOKENS = 8192  # per batch
 
 @torch.no_grad()
 def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1) -> Array:
-    """Return the rank of each user's last item among all items, given the items before it, (histories,); 1 is best.
+    """Return the rank that a model gives to the last item of each history, given the items before it, (histories,).
 
-    With `back`=2, the items before the last ones are ranked, as a validation set. Too short histories are skipped;
-    long ones are truncated to their newest `length` tokens. Ties share their mean rank.
+    The rank is among all items; 1 is the best, and items with equal scores share their mean rank. With `back`=2, the
+    last item of each history is ignored and the one before it is ranked, as for a validation set. Histories that are
+    too short are skipped, and long histories are truncated to their newest `length` tokens.
     """
     tokenizer, template = model.require_tokenizer(), model.family.template
     length = min(length, model.backbone.max_positions or length)

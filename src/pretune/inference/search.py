@@ -39,17 +39,17 @@ def search_texts(
 ) -> list[list[Match]]:
     """Return the `top_k` texts most similar to each query, best first; texts that are equally similar keep their order.
 
-    Embeddings are compared as the model's description says, by default by their cosine. Queries and texts get the model's
-    prompts for them, if it has any. Blank texts are never found.
+    Embeddings are compared with the similarity function in the model's settings, by default the cosine. If the model
+    has prompts for queries and for documents, they are put before queries and texts. Blank texts are never found.
 
     Parameters
     ----------
     reference
         A model folder, a run folder, or the name of a model.
     pooling
-        A pooling to use instead of the model's own; models without one use the mean.
+        A pooling to use instead of the model's own; by default, models without a pooling use the mean.
     ignore_mismatched
-        Whether the checkpoint may lack tensors.
+        Whether the checkpoint may lack tensors, which are then initialized at random.
 
     >>> search_texts("pretune-small-en", ["a cat"], ["two dogs", "a cat"], top_k=1)[0][0].index
     1

@@ -26,7 +26,10 @@ EXCERPT_ROWS = 1024  # texts per excerpt
 
 
 def teacher_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """Return the task of all teachers; raise an error if it cannot be distilled or has other labels than `labels`."""
+    """Return the task that all teachers share.
+
+    Raise an error if the task cannot be distilled, or if its labels are not the given `labels`.
+    """
     task = shared_task(teachers)
     known = list(task.labels)
     if not task.distillable or task.name != task.kind or task.multi_label:
@@ -52,9 +55,11 @@ def label_with_teachers(
     executor: Executor = "local",
     ignore_mismatched: bool = False,
 ) -> Array:
-    """Return the mean predictions of teachers for rows, from the file `cache` if it is up to date.
+    """Return the predictions of teachers for rows, averaged over the teachers.
 
-    Predictions are probabilities, (rows, labels), or numbers or texts, (rows, 1), if the task has no labels.
+    Predictions are probabilities, (rows, labels), or numbers or texts, (rows, 1), if the task has no labels. They are
+    read from the file `cache` if it belongs to the same teachers, rows and labels, and otherwise computed and written
+    to it.
     """
     digest = teacher_fingerprint(teachers, rows, labels)
     if cache.is_file():

@@ -25,7 +25,7 @@ from pretune.text.tokenizers.training import word_level_tokenizer
 
 
 def make_word_vector_model(vectors: WordVectors) -> Model:
-    """Return a model without layers whose embedding is a table of word vectors; unknown words get their mean."""
+    """Return a model without layers whose embedding is a table of word vectors; unknown words get the mean vector."""
     lower = all(word == word.lower() for word in vectors.words[:1000])
     tokenizer = word_level_tokenizer(vectors.words, lowercase=lower)
     config = WordVectorsConfig(vocab_size=tokenizer.size, hidden_size=vectors.width)
@@ -44,7 +44,8 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
     """Copy word vectors into a model's embedding for the words of its vocabulary; return the number of words found.
 
-    If a task's head has its own word embedding (next to ELMo), vectors go there, not into the model's input embedding.
+    If the head of a task has its own word embedding, as with ELMo, the vectors are copied to it and not to the model's
+    input embedding. `where` is the file of the vectors, for messages.
     """
     tokenizer = model.require_tokenizer()
     table = word_embedding_table(model)
@@ -67,14 +68,15 @@ def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> 
 
 
 def word_embedding_table(model: Model) -> Tensor:
-    """Return a model's word embedding matrix: that of a head if a head has one, else the input embedding."""
+    """Return a model's word embedding matrix, (vocabulary, width): that of a head, if any, else the input embedding."""
     for head in model.root.heads.values():
         if isinstance(head, LayerFeaturesHead) and hasattr(head.features, "words"):
             return head.features.words
     network: Any = getattr(model.backbone, "encoder", model.backbone)
     if not isinstance(network.embed, Embeddings):
         raise PretuneError(
-            f"{model.family.name} has no word embedding that could take the vectors; choose another model"
+            f"{model.family.name} has no word embedding to which the vectors could be copied; choose a "
+            "model of another family"
         )
     return network.embed.tokens
 
@@ -102,7 +104,5 @@ def train_word_vectors(
     try:
         model = learn(sentences, sg=int(kind != "cbow"), **options)
     except RuntimeError as error:
-        raise PretuneError(
-            f"{error}; there is too little text, or --min-count {options.get('min_count')} is too high"
-        ) from error
+        raise PretuneError(f"{error}; give more text, or a --min-count below {options.get('min_count')}") from error
     return WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
-    """Return the metrics of a task, given a model's answers to labeled examples; the primary metric comes first.
+    """Return the metrics of a task, given a model's predictions for labeled examples; the primary metric comes first.
+
+    `answers` has one prediction per example, as a dictionary whose keys depend on the task, such as `label`.
 
     >>> from pretune.objectives.tasks.classify import Classify
     >>> from pretune.text.examples.labeled import LabeledRows
@@ -32,7 +34,10 @@ def positive_class(task: Any) -> str | None:
 def bootstrap_scores(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
 ) -> Iterator[dict[str, float]]:
-    """Yield the metrics of answers on `rounds` bootstrap samples of the examples, drawn by the generator `chance`."""
+    """Yield the metrics of predictions (`answers`) on each of `rounds` bootstrap samples of the examples.
+
+    The samples are drawn with replacement by the random generator `chance`.
+    """
     sums = task.metric_sums(answers, examples)
     if sums is not None:
         units = len(sums.values)
@@ -44,6 +49,9 @@ def bootstrap_scores(
 
 
 def majority_score(task: Any, train: Any, test: Any) -> float:
-    """Return the primary metric on `test` of the most frequent answer in `train`; 0 if a task has no such baseline."""
+    """Return the primary metric on `test` of a baseline that always predicts the most frequent answer in `train`.
+
+    The metric is 0 for a task without such a baseline.
+    """
     baseline = task.majority_answers(train, test)
     return 0.0 if baseline is None else score(task, baseline[1], test)[task.primary_metric]

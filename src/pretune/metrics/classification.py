@@ -1,4 +1,4 @@
-"""Classification metrics as in scikit-learn, but faster, because bootstrap intervals need hundreds of evaluations."""
+"""Compute classification metrics as scikit-learn does, but faster, because bootstrap intervals need hundreds of evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pretune.runtime.arrays import Array
 def classification_metrics(
     expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Return accuracy, Matthews correlation, and F1: `f1` of the second of two classes, or `macro_f1` of more classes.
+    """Return accuracy, Matthews correlation, and F1: `f1` of the second of two labels, or `macro_f1` of more labels.
 
     >>> classification_metrics(["a", "b"], ["a", "b"], ["a", "b"])["accuracy"]
     1.0
@@ -32,7 +32,9 @@ def classification_metrics(
 
 
 def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Array:
-    """Return the confusion matrix; rows are expected, columns predicted labels: first those in `labels`, then others.
+    """Return the confusion matrix, whose rows are expected and whose columns are predicted labels.
+
+    The order is that of `labels`, followed by labels that are not among them.
 
     >>> confusion(["a", "b"], ["a", "a"], ["a", "b"]).tolist()
     [[1, 0], [1, 0]]
@@ -68,7 +70,10 @@ def most_frequent(labels: Iterable[Any]) -> Any:
 
 
 def class_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the classification metrics of predicted labels on labeled examples (tasks `classify` and `match`)."""
+    """Return the classification metrics of predicted labels (`answers`) on labeled examples.
+
+    This is for the tasks `classify` and `match`.
+    """
     if task.multi_label:
         return multi_label_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

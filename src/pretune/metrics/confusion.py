@@ -1,4 +1,4 @@
-"""Classification metrics computed from a confusion matrix, which is a sum over examples."""
+"""Compute classification metrics from a confusion matrix, which is a sum over examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Metric = Callable[[Array, list[str]], float]
 
 
 def confusion_metric(name: str, metric: Metric, expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return a metric called `name` that `metric` computes from the confusion matrix of expected and predicted labels.
+    """Return a metric called `name`, which the function `metric` computes from a confusion matrix.
+
+    `metric` gets the confusion matrix of the expected and predicted labels and the list of all labels.
 
     >>> confusion_metric("accuracy", accuracy, ["a", "b"], ["a", "a"]).compute()
     {'accuracy': 0.5}
@@ -39,7 +41,10 @@ def accuracy(counts: Array, labels: list[str]) -> float:
 
 
 def f1(counts: Array, labels: list[str]) -> float:
-    """Return the F1 of the positive class ("1" if labels are 0 and 1, else the last label) from a confusion matrix."""
+    """Return the F1 of the positive class, given the confusion matrix `counts`.
+
+    The positive class is the label "1" if the labels are 0 and 1, else the last label.
+    """
     positive = "1" if set(labels) <= {"0", "1"} else labels[-1]
     return f1_of(counts, np.array([label == positive for label in labels]))
 
@@ -56,13 +61,19 @@ def macro_f1(counts: Array, labels: list[str]) -> float:
 
 
 def f1_of(counts: Array, positive: Array) -> float:
-    """Return the F1 of the classes in the mask `positive` against the others; 0 if none is expected or predicted."""
+    """Return the F1 of a group of classes against all others, given the confusion matrix `counts`.
+
+    `positive` is a mask of the classes in the group. F1 is 0 if no class in the group is expected or predicted.
+    """
     both = counts[positive].sum() + counts[:, positive].sum()
     return float(2 * counts[positive][:, positive].sum() / both) if both else 0.0
 
 
 def matthews(counts: Array, labels: list[str]) -> float:
-    """Return the Matthews correlation of a confusion matrix; 0 if only one label is expected or predicted."""
+    """Return the Matthews correlation, given the confusion matrix `counts`; 0 if a side has only one label.
+
+    The sides are the expected and the predicted labels; the list `labels` is not used.
+    """
     total, predicted, expected = counts.sum(), counts.sum(0), counts.sum(1)
     spread = np.sqrt((total**2 - (predicted**2).sum()) * (total**2 - (expected**2).sum()))
     return float((total * np.trace(counts) - predicted @ expected) / spread) if spread else 0.0

@@ -1,4 +1,4 @@
-"""Diagnostic metrics: scores by linguistic phenomenon, gender parity, and preference between minimal pairs.
+"""Compute diagnostic metrics: scores by linguistic phenomenon, gender parity, and preference between minimal pairs.
 
 Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020,
 arXiv:2010.15925 (LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020,
@@ -17,7 +17,7 @@ Categories = Mapping[str, Sequence[str]]  # category → phenomena, of a row
 
 
 def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
-    """Return the Matthews correlation of labels; 0 if only one label is expected or predicted.
+    """Return the Matthews correlation of expected and predicted labels; 0 if either side has only one label.
 
     >>> matthews(["a", "b", "b", "a"], ["a", "b", "b", "b"])
     0.5773502691896258
@@ -32,7 +32,10 @@ def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
 def by_phenomenon(
     categories: Sequence[Categories], expected: Sequence[str], predicted: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return accuracy and Matthews correlation per linguistic phenomenon; `categories` lists each example's.
+    """Return a table with the accuracy and the Matthews correlation of each linguistic phenomenon.
+
+    `categories` has a dictionary per example: its phenomena by category. The table also has a row "all" for each
+    category.
 
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'
@@ -53,7 +56,9 @@ def by_phenomenon(
 
 
 def gender_parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
-    """Return the share of pairs whose two predictions agree; `pairs` has the identifier of each prediction's pair.
+    """Return the share of pairs of examples whose two predictions are equal.
+
+    `pairs` has the identifier of the pair to which each prediction belongs.
 
     >>> gender_parity([0, 0, 1, 1], ["yes", "yes", "yes", "no"])
     0.5
@@ -65,9 +70,10 @@ def gender_parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
 
 
 def preference_rate(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the share of pairs in which the first score is higher than the second; ties count one half.
+    """Return the share of pairs in which the score in `first` is higher than the one in `second`; ties count half.
 
-    For minimal pairs whose first sentence is the correct one, 1 is best; for stereotypes and their opposites, 0.5.
+    For minimal pairs whose first sentence is the correct one, the best value is 1; for pairs of a stereotype and its
+    opposite, it is 0.5.
 
     >>> preference_rate([-1.0, -2.0, -3.0], [-2.0, -1.0, -3.0])
     0.5

@@ -21,12 +21,13 @@ from pretune.metrics.question_answering import answer_f1
 from pretune.runtime.arrays import Array
 
 WORD = re.compile(r"[^\W_]+")
+MAX_ORDER = 4  # of BLEU: the length of the longest n-grams
 CHRF_ORDER, CHRF_BETA2 = 6, 4  # of chrF: the length of the longest n-grams, and β²
 ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 
 
 def exact_match(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return the share of predicted texts that equal the expected ones up to white space.
+    """Return the share of predicted texts that equal the expected texts, apart from the amount of whitespace.
 
     >>> exact_match(["a b", "c"], [" a  b", "C"]).compute()
     {'exact_match': 0.5}
@@ -35,7 +36,9 @@ def exact_match(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMe
 
 
 def word_f1(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return the mean word F1 without case, punctuation and English articles, as the script of SQuAD computes it.
+    """Return the mean word F1 of predicted texts, computed as SQuAD's script does.
+
+    Case, punctuation and English articles are ignored.
 
     >>> word_f1(["the Eiffel Tower"], ["Eiffel!"]).compute()
     {'word_f1': 0.6666666666666666}
@@ -57,7 +60,7 @@ def rouge(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
         words = [WORD.findall(text.lower()) for text in pair]
         scores = []
         for n in (1, 2):
-            a, b = (_ngrams(side, n) for side in words)
+            a, b = (count_ngrams(side, n) for side in words)
             scores.append(_f1((a & b).total(), a.total(), b.total()))
         rows.append([*scores, _f1(longest_common_subsequence(*words), *map(len, words))])
     return mean_metrics(rows, "rouge1", "rouge2", "rougeL")
@@ -81,7 +84,12 @@ def _f1(common: int, expected: int, predicted: int) -> float:
     return 2 * common / (expected + predicted) if expected + predicted else 0.0
 
 
-def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
+def count_ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
+    """Return the number of occurrences of each n-gram of `size` words.
+
+    >>> count_ngrams("a b a b".split(), 2)[("a", "b")]
+    2
+    """
     return Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
@@ -89,28 +97,38 @@ def _ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
 
 
 def bleu(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return corpus BLEU with exponential smoothing: the k-th n-gram length without a match counts as 1/2^k matches.
+    """Return corpus BLEU with exponential smoothing.
+
+    The k-th n-gram length for which no n-gram matches counts as 1/2^k matches.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"]).compute()
     {'bleu': 1.0}
     """
-    counts = np.zeros((len(expected), 3, 4))  # matches and n-grams, by n; lengths of reference and hypothesis
+    counts = np.zeros((len(expected), 3, MAX_ORDER))  # matches and n-grams, by n; lengths of reference and hypothesis
     for row, (a, b) in zip(counts, zip(expected, predicted, strict=True), strict=True):
         reference, hypothesis = tokenize_13a(a), tokenize_13a(b)
         row[2, :2] = len(reference), len(hypothesis)
-        for n in range(4):
-            ngrams = _ngrams(hypothesis, n + 1)
-            row[:2, n] = (ngrams & _ngrams(reference, n + 1)).total(), ngrams.total()
+        for n in range(MAX_ORDER):
+            ngrams = count_ngrams(hypothesis, n + 1)
+            row[:2, n] = (ngrams & count_ngrams(reference, n + 1)).total(), ngrams.total()
 
-    def from_sums(sums: Array) -> dict[str, float]:
-        matches, ngrams, (reference, hypothesis, _, _) = sums.reshape(3, 4)
-        if not matches.any() or not ngrams.all():
-            return {"bleu": 0.0}
-        precisions = np.where(matches > 0, matches, 0.5 ** np.cumsum(matches == 0)) / ngrams
-        brevity = min(1.0, math.exp(1 - reference / hypothesis))
-        return {"bleu": float(brevity * np.exp(np.log(precisions).mean()))}
+    return AdditiveMetrics(
+        counts.reshape(-1, 3 * MAX_ORDER), lambda sums: {"bleu": bleu_score(sums.reshape(3, MAX_ORDER))}
+    )
 
-    return AdditiveMetrics(counts.reshape(-1, 12), from_sums)
+
+def bleu_score(sums: Array) -> float:
+    """Return BLEU, given sums over all texts, (3, 4).
+
+    The rows are the number of matching n-grams for n from 1 to 4, the number of n-grams in the hypotheses for n from 1
+    to 4, and the total lengths of the references and the hypotheses, followed by two unused values.
+    """
+    matches, ngrams, (reference, hypothesis, *_) = sums
+    if not matches.any() or not ngrams.all():
+        return 0.0
+    precisions = np.where(matches > 0, matches, 0.5 ** np.cumsum(matches == 0)) / ngrams
+    brevity = min(1.0, math.exp(1 - reference / hypothesis))
+    return float(brevity * np.exp(np.log(precisions).mean()))
 
 
 def tokenize_13a(text: str) -> list[str]:
@@ -129,7 +147,7 @@ def tokenize_13a(text: str) -> list[str]:
 
 
 def chrf(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return corpus chrF, the F-score over character n-grams (n up to 6, β = 2), without spaces.
+    """Return corpus chrF: the F-score over character n-grams (n up to 6, β = 2), ignoring whitespace.
 
     >>> chrf(["abcdefg"], ["abcdefg"]).compute()
     {'chrf': 1.0}
@@ -138,7 +156,7 @@ def chrf(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
     for row, pair in zip(counts, zip(expected, predicted, strict=True), strict=True):
         texts = ["".join(text.split()) for text in pair]
         for n in range(CHRF_ORDER):
-            reference, hypothesis = (_ngrams(text, n + 1) for text in texts)
+            reference, hypothesis = (count_ngrams(text, n + 1) for text in texts)
             # Hypothesis n-grams do not count if the reference has no n-gram of this length.
             total = hypothesis.total() if reference else 0
             row[:, n] = (reference & hypothesis).total(), reference.total(), total
@@ -166,13 +184,13 @@ TEXT_METRICS = {
 
 
 def text_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return the metrics of generated texts that the task's option `metric` selects, such as ROUGE or BLEU."""
+    """Return the metrics of generated texts (`answers`) that the option `metric` of the task selects, such as ROUGE."""
     predicted = [answer["answer"] for answer in answers]
     return join_metrics([metric(examples.labels, predicted) for metric in TEXT_METRICS[task.metric]])
 
 
 def closed_set_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return text and classification metrics of generated answers that are restricted to the task's labels."""
+    """Return text metrics and classification metrics of generated answers that can only be labels of the task."""
     predicted = [answer["answer"] for answer in answers]
     metrics = text_metrics(answers, examples, task).compute()
     return {**metrics, **classification_metrics(examples.labels, predicted, task.labels)}

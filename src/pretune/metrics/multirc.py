@@ -10,7 +10,10 @@ import numpy as np
 def multirc_metrics(
     questions: Sequence[Hashable], expected: Sequence[bool], predicted: Sequence[bool]
 ) -> dict[str, float]:
-    """Return F1 over all candidate answers, and the share of questions whose candidates are all classified correctly.
+    """Return the F1 of the candidate answers (`f1a`) and the share of fully correct questions (`exact_questions`).
+
+    Each sequence has one entry per candidate answer: the id of its question, whether it is correct, and whether it was
+    predicted to be correct. In a fully correct question, all candidates are classified correctly.
 
     >>> multirc_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
     {'f1a': 0.8, 'exact_questions': 0.5}

@@ -17,7 +17,10 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class ScoredAnswer:
-    """A model's answer to one example, with the expected answer and a score."""
+    """A model's answer to one example, with the expected answer and a score (1 is best).
+
+    `row` is the index of the example, and `probability` the probability of the answer according to the model, if known.
+    """
 
     row: int  # index of the example
     expected: str
@@ -27,7 +30,10 @@ class ScoredAnswer:
 
 
 def score_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each predicted label 1 if it is correct, else 0; score each predicted set of labels by its F1."""
+    """Score predicted labels and sets of labels for each example.
+
+    A label gets 1 if it is correct, else 0; a set of labels (multi-label classification) gets its F1.
+    """
     pairs = enumerate(zip(examples.labels, answers, strict=True))
     if task.multi_label:
         return [
@@ -50,12 +56,15 @@ def set_f1(expected: Sequence[str], predicted: Sequence[str]) -> float:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return the names separated by commas, or a dash if there are none."""
+    """Return names as text, separated by commas; a dash if there are none."""
     return ", ".join(names) or "–"
 
 
 def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each tagged sentence by its share of correct tags; the results show only the words with wrong tags."""
+    """Score each tagged sentence by the share of its words with correct tags.
+
+    The expected and predicted answers in the results show only the words with wrong tags.
+    """
     scored = []
     for row, (words, tags, answer) in enumerate(zip(examples.words, examples.tags, answers, strict=True)):
         both = convert_tags(tags, task.written), answer["tags"]
@@ -66,12 +75,12 @@ def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[Scor
 
 
 def score_extracted(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each answer extracted from a passage by its word F1 with the expected answers."""
+    """Score each answer extracted from a passage by its highest word F1 with any of the expected answers."""
     return _score_by_word_f1(answers, gold_texts(examples))
 
 
 def score_entities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each entity chosen to fill the gap of a cloze query by its word F1 with the expected answers."""
+    """Score each entity chosen for a cloze query by its highest word F1 with any of the expected answers."""
     return _score_by_word_f1(answers, [group.gold_answers for group in examples.groups])
 
 
@@ -90,13 +99,13 @@ def _score_by_word_f1(answers: Sequence[Answer], golds: Sequence[Sequence[str]])
 
 
 def score_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each generated text by its word F1 with the expected text."""
+    """Score each generated text by its word F1 with the expected text of the example."""
     pairs = enumerate(zip(examples.labels, (answer["answer"] for answer in answers), strict=True))
     return [ScoredAnswer(row, expected, text, answer_f1(expected, text)) for row, (expected, text) in pairs]
 
 
 def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each multiple-choice answer: 1 for a correct choice, else 0."""
+    """Score each multiple-choice answer with 1 for a correct choice, else with 0."""
     return [
         ScoredAnswer(
             row,
@@ -110,13 +119,17 @@ def score_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[S
 
 
 def score_numbers(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each predicted number by 1 - |error| / (standard deviation of the expected numbers)."""
+    """Score each predicted number by 1 - |error| / standard deviation of the expected numbers."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return _score_by_error(expected, predicted, np.abs(expected - predicted) / (expected.std() or 1.0))
 
 
 def score_similarities(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score labeled text pairs by 1 - |error of standardized similarity|, others by reciprocal rank in retrieval."""
+    """Score predicted similarities of text pairs, or retrieval if the pairs have no labels.
+
+    A labeled pair gets 1 - |error|, after expected and predicted similarities are standardized (mean 0, variance 1). An
+    unlabeled pair gets the reciprocal of the rank at which its second text is retrieved.
+    """
     if examples.labels is None:
         return [ScoredAnswer(row, "place 1", f"place {a['place']}", 1 / a["place"]) for row, a in enumerate(answers)]
     expected, predicted = np.array(examples.labels), np.array([answer["similarity"] for answer in answers])
@@ -130,7 +143,11 @@ def _score_by_error(expected: Any, predicted: Any, errors: Any) -> list[ScoredAn
 
 
 def score_rankings(answers: Sequence[Answer], examples: Any, task: Any) -> list[ScoredAnswer]:
-    """Score each query by the nDCG of its candidates; results show the most relevant and the top-ranked candidate."""
+    """Score each query by the nDCG of the ranking of its candidates.
+
+    The results show the most relevant candidate as expected, and the candidate ranked first as predicted answer.
+    Queries without a relevant candidate are left out.
+    """
     queries, relevances = examples.queries, np.array(examples.labels)
     scores = np.array([answer["score"] for answer in answers])
     scored = []

@@ -1,4 +1,7 @@
-"""Exact match and word F1 of question answering, as in SQuAD's script (Rajpurkar et al., 2018, arXiv:1806.03822)."""
+"""Compute exact match and word F1 of question answering as in SQuAD's script (Rajpurkar et al., 2018).
+
+The script is described in arXiv:1806.03822.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ def normalize(text: str) -> str:
 
 
 def answer_f1(expected: str, predicted: str) -> float:
-    """Return the F1 over the words of two answers; if one has no words, 1 if the other has none either, else 0.
+    """Return the F1 over the words of two answers.
+
+    If one answer has no words, F1 is 1 if the other has none either, else 0.
 
     >>> answer_f1("the tall tower", "tall")
     0.6666666666666666
@@ -38,14 +43,20 @@ def answer_f1(expected: str, predicted: str) -> float:
 
 
 def exact_match_and_f1(expected: Sequence[str], predicted: str) -> tuple[float, float]:
-    """Return exact match and word F1, each the best over all expected answers; if there are none, "" is correct."""
+    """Return the exact match and the word F1 of a predicted answer, each the highest over all expected answers.
+
+    If there are no expected answers, the question is unanswerable, and the empty answer is correct.
+    """
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
     return exact, max(answer_f1(text, predicted) for text in golds)
 
 
 def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return exact match and F1 over all questions and, if some are unanswerable, also over each of the two kinds.
+    """Return the exact match and F1 over all questions; `expected` has the expected answers of each question.
+
+    If some questions are unanswerable, the metrics are also computed over the answerable and over the unanswerable
+    questions.
 
     >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"]).compute()["exact_match"]
     0.5
@@ -63,12 +74,15 @@ def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) 
 
 
 def question_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return exact match and word F1 of predicted answers to labeled questions (task `answer`)."""
+    """Return exact match and word F1 of predicted answers (`answers`) to labeled questions (task `answer`)."""
     return answer_metrics(gold_texts(examples), [answer["answer"] for answer in answers])
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return {"threshold": x}, the "no answer" threshold with the best F1; {} if all questions are answerable."""
+    """Return {"threshold": x}, the threshold for predicting "no answer" with the highest F1 on labeled questions.
+
+    The result is {} if all questions are answerable.
+    """
     expected = gold_texts(examples)
     if all(expected):
         return {}
@@ -86,10 +100,13 @@ def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any
 
 
 def gold_texts(examples: Any) -> list[list[str]]:
-    """Return the texts of the expected answers of each question."""
+    """Return the texts of the expected answers to each question in `examples`."""
     return [[span.text for span in spans] for spans in examples.answers]
 
 
 def entity_cloze_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return exact match and F1 of entities chosen for cloze queries, each the best over the gold answers (ReCoRD)."""
+    """Return exact match and F1 of entities chosen for cloze queries (ReCoRD).
+
+    Both are the highest over the gold answers of a query.
+    """
     return answer_metrics([group.gold_answers for group in examples.groups], [answer["answer"] for answer in answers])

@@ -12,7 +12,9 @@ from pretune.runtime.arrays import Array
 
 
 def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
-    """Return hit rate and nDCG at cutoff `at`, and MRR, given the rank (from 1) of each query's correct answer.
+    """Return the hit rate and nDCG at the cutoff `at`, and the MRR.
+
+    `ranks` has the rank, from 1, of the correct answer to each query.
 
     >>> ranking_metrics(np.array([1, 3, 11]))
     {'hit_rate@10': 0.6666666666666666, 'ndcg@10': 0.5, 'mrr': 0.4747474747474747}
@@ -27,9 +29,10 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
 
 
 def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> AdditiveMetrics:
-    """Return MRR, nDCG at cutoff `at`, and MAP, averaged over the queries that have a relevant candidate.
+    """Return MRR, nDCG at the cutoff `at`, and MAP, averaged over the queries that have a relevant candidate.
 
-    The arrays have one entry per candidate; `groups` are query ids. In MRR, ties count against a relevant candidate.
+    The arrays have one entry per candidate: the id of its query (`groups`), its relevance, and its predicted score. In
+    MRR, an irrelevant candidate with the same score as the first relevant one is ranked before it.
 
     >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).compute()["mrr"]
     0.5
@@ -48,6 +51,6 @@ def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10)
 
 
 def rank_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return MRR, nDCG and MAP of predicted scores on labeled candidates (task `rank`)."""
+    """Return MRR, nDCG and MAP of predicted scores (`answers`) on labeled candidates (task `rank`)."""
     scores = np.array([answer["score"] for answer in answers])
     return query_metrics(examples.queries, np.array(examples.labels), scores)

@@ -11,7 +11,7 @@ from pretune.runtime.arrays import Array
 
 
 def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] | Array) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation from SciPy; 0 if all expected or all predicted values are equal.
+    """Return Pearson's and Spearman's correlation; 0 if all expected or all predicted values are equal.
 
     >>> correlations([1, 2, 3], [1, 4, 9])["spearman"]
     1.0
@@ -25,13 +25,16 @@ def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] |
 
 
 def regression_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the correlations and the mean squared error of predicted numbers on labeled examples (task `regress`)."""
+    """Return the correlations and the mean squared error of predicted numbers (`answers`) on labeled examples.
+
+    This is for the task `regress`.
+    """
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
 
 
 def similarity_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """Return the correlation metrics of labeled text pairs, or accuracy and MRR of retrieval for unlabeled pairs."""
+    """Return correlations for labeled text pairs, or the accuracy and MRR of retrieval for pairs without labels."""
     if examples.labels is not None:
         return correlations(examples.labels, [answer["similarity"] for answer in answers])
     ranks = np.array([answer["place"] for answer in answers])

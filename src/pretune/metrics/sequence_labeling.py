@@ -1,4 +1,4 @@
-"""Accuracy over words, and precision, recall and F1 over entities (Tjong Kim Sang and De Meulder, 2003, conlleval)."""
+"""Compute word accuracy and entity F1 as conlleval does (Tjong Kim Sang and De Meulder, 2003)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def entity_metrics(
 ) -> AdditiveMetrics:
     """Return word accuracy and, unless `plain`, precision, recall and F1 over entities, as conlleval computes them.
 
-    `plain` tags label words, not entities. The two lists may use different tag schemes; `without` has types to ignore.
+    `expected` and `predicted` have the tags of each sentence, possibly in different tag schemes. Use `plain` if the
+    tags label words, such as parts of speech, not entities. `without` are entity types to ignore.
 
     >>> entity_metrics([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).compute()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
@@ -46,7 +47,10 @@ def entity_metrics(
 
 
 def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
-    """Return accuracy and entity F1 of predicted tags on labeled sentences; the tag V of semantic roles is ignored."""
+    """Return word accuracy and, for entities, precision, recall and F1 of predicted tags (`answers`).
+
+    `examples` are the labeled sentences. For semantic roles, the tag V of the predicate is ignored.
+    """
     expected = [convert_tags(tags, task.written) for tags in examples.tags]
     without = ("V",) if task.predicate else ()
     plain = task.written == "plain"
@@ -54,7 +58,10 @@ def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> 
 
 
 def most_frequent_tags(task: Any, train: Any, test: Any) -> list[dict[str, Any]]:
-    """Tag each word in `test` with its most frequent tag in `train`; unseen words get the most frequent tag overall."""
+    """Predict, as a baseline, for each word in `test` its most frequent tag in `train`.
+
+    Words that do not occur in `train` get the most frequent tag overall.
+    """
     seen: dict[str, list[str]] = {}
     for words, tags in zip(train.words, train.tags, strict=True):
         for word, tag in zip(words, convert_tags(tags, task.written), strict=True):

@@ -1,4 +1,4 @@
-"""Translation metrics from sacrebleu (Post, 2018, *A Call for Clarity in Reporting BLEU Scores*, arXiv:1804.08771)."""
+"""Compute translation metrics with sacrebleu (Post, 2018, *A Call for Clarity in Reporting BLEU Scores*, arXiv:1804.08771)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pretune.runtime.optional_imports import import_optional
 
 
 def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return corpus BLEU and chrF of translations, and sacrebleu's signature, which identifies the variant of BLEU."""
+    """Return corpus BLEU and chrF of translations, and the signature of sacrebleu.
+
+    The signature identifies the variant of BLEU, for comparisons with published scores.
+    """
     sacrebleu = import_optional("sacrebleu.metrics", "BLEU")
     if len(translations) != len(references):
         raise PretuneError(
-            f"there are {len(translations)} translations but {len(references)} references; give one reference each"
+            f"there are {len(translations)} translations but {len(references)} references; "
+            "give one reference per translation"
         )
     bleu, texts = sacrebleu.BLEU(), (list(translations), [list(references)])
     return {

@@ -33,7 +33,10 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model for a new tokenizer, where known tokens keep their embeddings, and counts of matches."""
+    """Return a copy of a model for a new tokenizer, and a report with the numbers of tokens that have old embeddings.
+
+    Tokens that the old vocabulary has, too, keep their embeddings; all others get the mean of the old embeddings.
+    """
     old = model.require_tokenizer()
     old_ids = match_tokens(old, tokenizer)
     tokens, matched = np.array(tokenizer.vocabulary), old_ids >= 0
@@ -47,11 +50,14 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[
     }
 
 
-def add_separator(model: Model) -> Model:
-    """Return a copy of a model with a separator token, whose embedding is the mean of all other token embeddings."""
-    tokenizer = model.require_tokenizer().with_separator()
+def add_special_token(model: Model, role: str) -> Model:
+    """Return a copy of a model with an additional special token for `role`, such as separator.
+
+    The embedding of the new token is the mean of all embeddings.
+    """
+    tokenizer = model.require_tokenizer().with_added(role)
     old_ids = np.arange(max(model.config.vocab_size, tokenizer.size))  # an embedding may have more rows than tokens
-    old_ids[tokenizer.role("separator")] = -1
+    old_ids[tokenizer.role(role)] = -1
     return _with_vocabulary(model, tokenizer, old_ids)
 
 
@@ -59,7 +65,7 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Mode
     """Return a copy of a model for a new tokenizer; `old_ids` has each token's old id, or -1 for the mean embedding."""
     if not isinstance(model.backbone.embed, Embeddings):
         raise PretuneError(
-            f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced; use another family"
+            f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced; use a model of another family"
         )
     first = getattr(model.backbone.embed.positions, "first", 0)
     config = replace(model.config, vocab_size=len(old_ids), **_special_ids(model.config, tokenizer))
@@ -82,20 +88,26 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Mode
 def extend_positions(
     model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy"
 ) -> tuple[Model, dict[str, Any]]:
-    """Return a copy of a model with learned positions extended to `longest`, and a report with both lengths.
-    The old embeddings are repeated, as in Longformer (Beltagy et al., 2020), or interpolated, according to `how`."""
+    """Return a copy of a model with learned positions extended to `longest` tokens, and a report with both lengths.
+
+    New position embeddings are copies of the old ones, repeated in order as in Longformer (Beltagy et al., 2020), or,
+    with `how` = "interpolate", all position embeddings are interpolated from the old ones.
+    """
     before = model.backbone.max_positions
     if before is None:
         raise PretuneError(
             f"{model.family.name}: there are no learned positions to extend: positions are "
-            f"{_kind_of_positions(model.root)}, so the model reads longer texts without a change"
+            f"{_kind_of_positions(model.root)}, so the model reads longer texts as it is; export it without new positions"
         )
     if not _learned_positions(model.root):
         raise PretuneError(
-            f"{model.family.name}: its {before} positions are axial, which cannot be extended; use another family"
+            f"{model.family.name}: its {before} positions are axial, which cannot be extended; use a model of another "
+            "family"
         )
     if longest <= before:
-        raise PretuneError(f"this {model.family.name} model already has {before} positions; give more, not {longest}")
+        raise PretuneError(
+            f"this {model.family.name} model already has {before} positions; give a number above that, not {longest}"
+        )
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
     extended = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
     extended.max_length = None
@@ -117,7 +129,10 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a copy of a model with a new configuration: a random backbone, and zeros in heads' vocabulary tensors."""
+    """Return a copy of a model with a new configuration, without tokenizer, whose parameters the caller sets.
+
+    The backbone is randomly initialized; heads are copied, but their tensors with one entry per token are 0.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))
@@ -144,7 +159,10 @@ def _vocabulary_tensors(root: Network) -> dict[str, int]:
 
 
 def _take(old: Tensor, dimension: int, old_ids: Tensor, old_size: int) -> Tensor:
-    """Return the entries of `old` at `old_ids` along a dimension; for -1, the mean of its first `old_size` entries."""
+    """Return the entries of `old` at the indices `old_ids` along a dimension.
+
+    For the index -1, the result has the mean of the first `old_size` entries of `old`.
+    """
     mean = old.narrow(dimension, 0, min(old_size, old.shape[dimension])).mean(dimension, keepdim=True)
     taken = old.index_select(dimension, old_ids.clamp(min=0))
     matched = (old_ids >= 0).view([-1 if axis == dimension else 1 for axis in range(old.dim())])
@@ -152,7 +170,7 @@ def _take(old: Tensor, dimension: int, old_ids: Tensor, old_size: int) -> Tensor
 
 
 def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
-    """Return the special-token ids of a configuration, such as pad_token_id, changed to those of a new tokenizer."""
+    """Return the special-token ids of a configuration, such as pad_token_id, with the ids of a new tokenizer."""
     roles = {**ROLE_KEYS, "pad_token_id": "padding"}
     ids = {
         key.name: tokenizer.roles.get(roles[key.name])

@@ -1,4 +1,4 @@
-"""The heads of a stored model: the objectives that it was trained with, and how it computes text embeddings."""
+"""Find out which heads a stored model has: the objectives that it was trained with, and its text embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pretune.models.hf_config import CONFIG_FILE, problem_objective, published_c
 from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.models.sentence_transformers import read_layout
 from pretune.nn.sentence_embedding import TextEmbedding
-from pretune.objectives import Mixture, parse_objective
+from pretune.objectives import Mixture, Task, parse_objective
+from pretune.objectives.tasks.bag_of_words import BagOfWords, WithBagOfWords
 from pretune.objectives.tasks.contrast import Contrast
 
 
@@ -30,11 +31,16 @@ def stored_objectives(reference: ModelReference) -> Mixture | None:
     pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "cls")
     known = {"labels": tuple(labels), "pooling": pooling, **section.get("options", {})}
     known |= {"embedding": read_embedding(folder)} if "embedding" in section else {}
-    return parse_objective(objective, section.get("tasks"), **known) if objective else None
+    if not objective:
+        return None
+    mixture, bag = parse_objective(objective, section.get("tasks"), **known), BagOfWords.load(folder)
+    for task in (part for part in mixture.objectives if isinstance(part, Task)):
+        mixture = mixture if bag is None else mixture.with_part(WithBagOfWords(task, bag))
+    return mixture
 
 
 def unsupported_head(reference: ModelReference) -> str:
-    """Return a description of a model's head that pretune does not support, for error messages, or "" if none."""
+    """Return a description of a stored model's head that pretune does not support, for messages, or "" if none."""
     family, content = read_config(find_folder(reference))
     head = family.unsupported_classes.get(class_name := published_class(content), "")
     return f"its class {class_name} has {head}" if head else ""

@@ -23,8 +23,9 @@ def make_model(
 ) -> Model:
     """Return a randomly initialized model with the configuration of a preset.
 
-    `vocabulary` and `target` are vocabulary sizes, `padding` is the id of the padding token, and `languages` get
-    embeddings, where the family has language embeddings.
+    `vocabulary` is the vocabulary size and, for families with two vocabularies, `target` that of the target language;
+    the preset's sizes are the defaults. `padding` is the id of the padding token. `languages` are the names of
+    languages, for families with language embeddings.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -40,7 +41,7 @@ def make_model(
     if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):
         config = replace(config, target_vocab_size=target)
     elif target is not None:
-        raise PretuneError(f"{name} has one vocabulary for source and target; leave out tokenizer.target")
+        raise PretuneError(f"{name} has one vocabulary for source and target; remove the option tokenizer.target")
     if padding is not None and hasattr(config, "pad_token_id"):  # the first position of RoBERTa depends on it
         config = replace(config, pad_token_id=padding)
     if len(languages) > 1 and hasattr(config, "lang2id"):
@@ -49,7 +50,7 @@ def make_model(
         config = replace(config, n_langs=len(languages), lang2id=numbers, id2lang=names)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Model(family, config, Network(family.build(config)))
+        return Model(family, config, Network(family.build(config)), finetuning=preset.get("finetuning", {}))
 
 
 def random_copy(model: Model, seed: int = 0) -> Model:
@@ -59,4 +60,6 @@ def random_copy(model: Model, seed: int = 0) -> Model:
     True
     """
     root, limit = Network(model.random_backbone(seed)), model.max_length
-    return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
+    copy = Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
+    copy.finetuning = model.finetuning
+    return copy

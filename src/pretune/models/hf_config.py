@@ -28,7 +28,7 @@ Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
 class ShapeSection(TypedDict, total=False):
-    """The entry `shape` of a config.json: the numbers of layers, heads, and units that pruning has left."""
+    """The entry `shape` of a config.json: the layers, heads, and feed-forward units that remain after pruning."""
 
     layers: list[Annotated[int, Ge(0)]]
     heads: dict[str, Size]
@@ -61,6 +61,7 @@ class PretuneSection(TypedDict, total=False):
     shape: ShapeSection
     embedding: dict[str, Any]
     max_length: Size
+    finetuning: dict[str, Any]
     engine: str
     graph_sha256: str
 
@@ -110,7 +111,7 @@ def config_labels(content: Mapping[str, Any], where: Path) -> list[str]:
         validate_schema(count, Labels, f"{where}: num_labels")
     valid = isinstance(names, dict) and all(re.fullmatch(r"[0-9]{1,6}", number) for number in names)
     if not valid:
-        raise PretuneError(f"{where}: id2label must map class numbers to names, such as {{'0': 'no'}}")
+        raise PretuneError(f"{where}: id2label must map class numbers to names, as in {{'0': 'no'}}")
     named = {int(number): str(name) for number, name in names.items()}
     if named and sorted(named) != list(range(len(named))):
         raise PretuneError(f"{where}: the classes in id2label are {sorted(named)}; they must start at 0 without gaps")
@@ -153,5 +154,6 @@ def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; {suggest(str(problem), PROBLEMS)}")
     if problem == "regression" and len(labels) > 1:
-        raise PretuneError(f"{where}: problem_type regression supports only one output, but there are {len(labels)}")
+        problem = f"problem_type regression supports only one output, but there are {len(labels)}"
+        raise PretuneError(f"{where}: {problem}; change problem_type, or keep one label")
     return PROBLEMS[problem]

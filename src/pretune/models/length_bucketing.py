@@ -15,7 +15,7 @@ from pretune.runtime.progress import log_info
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.batch_planning import plan_packs
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
-from pretune.text.packing.token_rows import TokenRows, arrange_rows
+from pretune.text.packing.token_rows import PAIR, TokenRows, arrange_rows
 
 TOKENS = 8192  # per batch
 
@@ -27,7 +27,11 @@ def text_batches(
     length: int | None = None,
     change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Yield batches of tokenized texts of similar length, modified by `change`; `batch.rows` has the texts' indices."""
+    """Yield batches of tokenized texts, or pairs of texts, of similar length; `batch.rows` has the texts' indices.
+
+    Texts are truncated to `length` tokens, by default the model's maximum. `change` is a function that modifies the
+    sequences of each batch before they are collated.
+    """
     longest = length or model.longest or DEFAULT_MAX_LENGTH
     arrangement = arrange_texts(model, texts, pairs, longest)
     if arrangement.truncated:
@@ -45,13 +49,33 @@ def arrange_texts(model: Model, texts: Sequence[str], pairs: Sequence[str] | Non
 def batches_by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
-    """Yield batches of sequences of similar length, modified by a function `change`; `batch.rows` has their indices."""
-    for rows in rows_by_length(arrangement.lengths):
+    """Yield batches of sequences of similar length; `batch.rows` has the indices of the sequences in the arrangement.
+
+    `change` is a function that modifies the sequences of each batch before they are collated.
+    """
+    for rows in rows_by_length(arrangement.lengths, arrangement.labels.get(PAIR)):
         yield collate(change(arrangement.take(rows)), filler=arrangement.tokenizer.roles.get("padding", 0))
 
 
-def rows_by_length(lengths: Array) -> Iterator[Array]:
-    """Yield the indices of the sequences of each batch, sequences of similar length together, given all lengths."""
+def rows_by_length(lengths: Array, groups: Array | None = None) -> Iterator[Array]:
+    """Yield, for each batch, the indices of its sequences; batches of short sequences come first.
+
+    `lengths` has the length of each sequence; sequences of similar length share a batch. Sequences with the same number in `groups` stay in the same batch, next
+    to each other.
+
+    >>> [rows.tolist() for rows in rows_by_length(np.array([5, 2, 1, 1]), np.array([0, 0, 1, 1]))]
+    [[2, 3, 0, 1]]
+    """
+    if groups is not None:
+        _, group = np.unique(groups, return_inverse=True)
+        totals = np.bincount(group, lengths)
+        rank = np.empty(len(totals), dtype=np.int64)
+        rank[np.argsort(totals, kind="stable")] = np.arange(len(totals))
+        tokens = max(TOKENS, int(totals.max(initial=0)))
+        grouped = plan_packs(lengths, tokens=tokens, sequences=1 << 30, shuffle=False, groups=rank[group])
+        for index in range(len(grouped)):
+            yield grouped.pack(index)
+        return
     order = np.argsort(lengths, kind="stable")
     tokens = max(TOKENS, int(lengths.max(initial=0)))
     plan = plan_packs(lengths[order], tokens=tokens, sequences=1 << 30, shuffle=False)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
+from pretune.backbones.onnx_runtime import ENGINE, GRAPH, MOBILE_GRAPH, OnnxBackbone
 from pretune.backbones.pruned_shape import PrunedShape
 from pretune.families.checkpoint_mismatches import find_mismatches, skipped_heads
 from pretune.families.config_bounds import count_layers
@@ -26,6 +26,7 @@ from pretune.models.weight_files import HEAD_FILE, read_weights
 from pretune.nn.dropout import disable_attention_dropout
 from pretune.nn.initialization import SkipInitialization
 from pretune.objectives import Mixture, RenamedTask
+from pretune.objectives.tasks.bag_of_words import BagOfWords
 from pretune.runtime.checksummed_safetensors import check_finite, read_tensors
 from pretune.runtime.compressed_tensors import decode_tensors, is_sparse_entry
 from pretune.runtime.errors import PretuneError, if_option, suggest
@@ -40,7 +41,7 @@ DERIVED_NUMBERS = 1 << 24  # numbers of a network that are not in its weights: t
 
 
 def load(reference: ModelReference, *, ignore_mismatched: bool = False) -> Model:
-    """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
+    """Load a model with its heads and its tokenizer from a run folder, a bundled model, or a Hugging Face model folder.
 
     Weights are model.safetensors or pytorch_model.bin, in one file or in shards; a pickle is read only if it holds
     nothing but tensors. Unknown keys of config.json and unknown tensors are an error, since they may change the output.
@@ -89,7 +90,7 @@ def load_model(
         listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
         _report_mismatch(listed, "they are ignored", ignore_mismatched)
     section = content.get("pretune", {})
-    graph = (folder / GRAPH) if section.get("engine") else None
+    graph = find_graph(folder, section.get("engine"))
     if graph is not None and "graph_sha256" in section and file_digest(graph) != section["graph_sha256"]:
         raise PretuneError(f"{graph}: the file is damaged (its checksum is wrong); restore it from its source")
     tensors = read_weights(folder) if graph is None else {}
@@ -105,7 +106,7 @@ def load_model(
     if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
         raise PretuneError(
             f"{path}: the file describes {count_layers(config)} layers, but the weights have only {len(tensors)} "
-            "tensors; use files that belong together"
+            "tensors; use the config.json and the weights of the same model"
         )
     with torch.device("meta"), SkipInitialization():  # shapes only
         blueprint = _with_path(path, lambda: shape.apply(family.build(config)))
@@ -120,8 +121,9 @@ def load_model(
     model.objective = section.get("objective", "")
     model.labels = stored_labels(folder, family, content, path)
     model.options, model.tasks = section.get("options", {}), section.get("tasks", {})
+    model.finetuning = section.get("finetuning", {})
     layout = read_layout(folder)
-    model.embedding = read_embedding(folder)
+    model.embedding, model.bag_of_words = read_embedding(folder), BagOfWords.load(folder)
     model.max_length = layout.max_length if layout is not None else section.get("max_length")
     if layout is not None:
         check_encoder(model, folder)
@@ -156,8 +158,8 @@ def load_model(
     disable_attention_dropout(model.root)  # config.json keeps its value
     if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
         raise PretuneError(
-            f"{folder}: the tokenizer has {model.tokenizer.size} tokens, but the model only {config.vocab_size}; use the "
-            "tokenizer of this model"
+            f"{folder}: the tokenizer has {model.tokenizer.size} tokens, but vocab_size in {CONFIG_FILE} is only "
+            f"{config.vocab_size}; put the tokenizer of this model into the folder"
         )
     for other, own in model.tokenizer.differing_frames(family.template) if model.tokenizer is not None else ():
         log_info(f"{folder}: tokenizer.json has the template {other!r}, but {own!r} of {family.name} is used")
@@ -172,7 +174,11 @@ def _read_renamed_heads(
     heads: Collection[str],
     tied: bool,
 ) -> dict[str, Tensor]:
-    """Return parameters for heads whose tasks have custom names, read from the checkpoint's head of that task type."""
+    """Return parameters of the heads of tasks with custom names, from the checkpoint's head for the same kind of task.
+
+    `tensors` are those of the checkpoint, `wanted` those of the model; the result has names of the model. `heads` names
+    the heads that the checkpoint has, and `tied` tells whether input and output embeddings are shared.
+    """
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, RenamedTask)):
         own, kind = f"heads.{task.name}.", f"heads.{task.task.shared_head}."
@@ -180,6 +186,19 @@ def _read_renamed_heads(
         read, _, _ = family.table.read(dict(tensors), of_kind, heads, tied)
         found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
     return found
+
+
+def find_graph(folder: Path, engine: str | None) -> Path | None:
+    """Return the ONNX graph of a model folder, or None if the model is not a graph.
+
+    `engine` is the entry of that name in config.json: None for a model that pretune runs in PyTorch. For an engine
+    other than ONNX Runtime, raise an error.
+    """
+    if engine is None:
+        return None
+    if engine != ENGINE:
+        raise PretuneError(f"{folder}: this folder was exported for {engine}; load the model that it was exported from")
+    return folder / (MOBILE_GRAPH if (folder / MOBILE_GRAPH).is_file() else GRAPH)
 
 
 def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) -> None:
@@ -192,18 +211,21 @@ def _report_mismatch(problem: str, consequence: str, ignore_mismatched: bool) ->
 
 
 def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Raise an error, before allocating memory, if a configuration describes a network far larger than its weights."""
+    """Raise an error, before memory is allocated, if a config.json describes a network far larger than its weights.
+
+    `path` is that of config.json, `blueprint` the network without data, and `tensors` the weights.
+    """
     described = sum(x.numel() for x in (*blueprint.parameters(), *blueprint.buffers()))
     stored = sum(x.numel() for x in tensors.values())
     if described > 8 * stored + DERIVED_NUMBERS:
         raise PretuneError(
             f"{path}: the file describes a network of {described:,} parameters, but the weights have {stored:,}; "
-            "use files that belong together"
+            "use the config.json and the weights of the same model"
         )
 
 
 def _with_path(path: Path, read: Callable[[], Result]) -> Result:
-    """Return the result of `read()`; prefix the messages of its errors with a path."""
+    """Return the result of calling `read`; prefix the messages of errors that it raises with a path."""
     try:
         return read()
     except PretuneError as error:
@@ -217,12 +239,14 @@ def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> d
         if name not in known:
             raise PretuneError(f"{path}: no dropout is named {name!r}; {suggest(name, known)}")
         if not 0 <= share < 1:
-            raise PretuneError(f"dropout.{name}={share:g} must be at least 0 and less than 1")
+            raise PretuneError(
+                f"--dropout.{name} {share:g}: the rate must be at least 0 and less than 1, for example 0.1"
+            )
     return dict(dropout)
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer in a model folder, or None if there is none or there are two, for source and target."""
+    """Return the tokenizer in a model folder; None if it has none, or separate ones for source and target."""
     if not (folder / "tokenizer.json").is_file():
         files = [*map(folder.joinpath, ("vocab.txt", "vocab.json", "encoder.json")), *folder.glob("*.model")]
         if (folder / "source.spm").is_file() or not any(file.is_file() for file in files):

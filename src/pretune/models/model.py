@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,10 @@ from pretune.models.saving import export_model, save_model
 from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings
 from pretune.nn.embedding.character_cnn import CharacterEmbeddings
 from pretune.nn.embedding.token_embedding import Embeddings
+from pretune.nn.linear import Linear
 from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import JointObjective, Loss, Objective, RenamedTask, task_names
+from pretune.objectives.tasks.bag_of_words import BagOfWords
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -36,7 +39,7 @@ class Network(nn.Module):
         self.keep_all_gradients = False
 
     def forward(self, joint: JointObjective, batch: Batch) -> Loss:
-        """Return the losses of a batch for several objectives (`joint`) that share one forward pass of the backbone."""
+        """Return the loss of a batch for `joint`, one or several objectives that share one pass of the backbone."""
         loss = joint.loss(self.heads, self.backbone, batch)
         if self.keep_all_gradients:
             # Distributed processes must have gradients for the same parameters, whichever objective is active.
@@ -46,8 +49,23 @@ class Network(nn.Module):
             loss.sums[first] = loss.sums[first] + 0.0 * sum(p.sum() for p in idle)
         return loss
 
+    def ready(self, device: torch.device) -> Self:
+        """Return the network itself, moved to a device and in evaluation mode; does nothing if it is ready already."""
+        # A head may have been added later than the backbone was moved.
+        some = [*islice(self.backbone.parameters(), 1), *self.heads.parameters()]
+        training = self.training or any(head.training for head in self.heads.values())
+        if training or any(parameter.device != device for parameter in some):
+            self.to(device).eval()
+        return self
+
+    def pack_weights(self) -> None:
+        """Store a second copy of the weight matrices of linear layers in the memory layout that is fastest on a CPU."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()
+
     def tensors(self) -> dict[str, Tensor]:
-        """Return the parameters and persistent buffers of the network by name; shared ones appear once."""
+        """Return the parameters and persistent buffers of the network by name; shared tensors appear once."""
         # Not by `state_dict`, which would shard a model again.
         derived = {
             f"{path}.{name}" for path, module in self.named_modules() for name in module._non_persistent_buffers_set
@@ -87,6 +105,8 @@ class Model:
     sparse: bool = False  # whether matrices with many zeros are saved in a sparse format
     embedding: TextEmbedding | None = None  # how text embeddings are computed, if the model defines it
     max_length: int | None = None  # of sequences, if less than the number of positions
+    bag_of_words: BagOfWords | None = None  # whose predictions are averaged with those of the task's head
+    finetuning: dict[str, Any] = field(default_factory=dict)  # settings to fine-tune it with, below those of the user
 
     @property
     def backbone(self) -> Any:
@@ -122,7 +142,7 @@ class Model:
         return self.tokenizer
 
     def require_trained(self, head: str, where: object, advice: str) -> None:
-        """Raise an error, ending in `advice`, if a head still has random weights; `where` names the model."""
+        """Raise an error if a head still has random weights, which names the model (`where`) and ends in `advice`."""
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:
@@ -184,9 +204,9 @@ class Model:
         compute
             The data type in config.json, in which `transformers` computes.
         shard
-            The maximum size of a weight file in bytes; None for one file.
+            The maximum size of a weight file in bytes; None to write all weights to one file.
         companions
-            Whether to write further models that belong to a head (the generator of rtd) into subfolders.
+            Whether to write models that belong to a head, such as the generator of the objective rtd, into subfolders.
         """
         return export_model(self, Path(folder), kind, compute, shard, companions)
 

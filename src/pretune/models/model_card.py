@@ -14,9 +14,11 @@ from typing import Any
 import yaml
 from safetensors import safe_open
 
+from pretune.backbones.onnx_runtime import GRAPH, MOBILE_GRAPH
 from pretune.families import find_family
 from pretune.models.hf_config import check_section, config_labels, published_class
 from pretune.models.sentence_transformers import MODULES, TRANSFORMER, read_optional
+from pretune.models.torch_export import PROGRAM
 from pretune.nn.sentence_embedding import TextEmbedding
 from pretune.objectives import OBJECTIVES, parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
@@ -58,6 +60,18 @@ inputs = AutoTokenizer.from_pretrained($name)([$text, $other], padding=True, ret
 names = [entry.name for entry in session.get_inputs()]
 print([output.shape for output in session.run(None, {name: inputs[name] for name in names})])
 """
+TORCH = """
+import torch
+from transformers import AutoTokenizer
+
+program = torch.export.load($program).module()
+inputs = AutoTokenizer.from_pretrained($name)([$text, $other], padding=True, return_tensors="pt")
+ids, mask = inputs["input_ids"], inputs["attention_mask"]
+segments = inputs.get("token_type_ids", torch.zeros_like(ids))
+attends_to_all = torch.zeros_like(ids)  # 1 for tokens with global attention (Longformer)
+print([output.shape for output in program(ids, mask, segments, attends_to_all)])
+"""
+LIBRARIES = {"onnxruntime": "onnxruntime", "torch.export": "torch"}  # by the engine in config.json
 # Maps tasks of pipelines to the suffixes of the classes that they accept.
 PIPELINES = {
     "text-classification": ("ForSequenceClassification",),
@@ -149,12 +163,12 @@ class CardModel:
         if (self.folder / MODULES).is_file():
             return "sentence-transformers"
         if "engine" in self.ours:
-            return "onnxruntime"
+            return LIBRARIES.get(self.ours["engine"], "pretune")
         return "transformers" if self.exported else "pretune"
 
     @property
     def purpose(self) -> tuple[str, str]:
-        """What the model does, in words and as a `pipeline_tag` of the Hugging Face Hub."""
+        """A description of what the model does, and its `pipeline_tag` on the Hugging Face Hub."""
         if not self.kinds:
             return BACKBONE_PURPOSE
         if known := next(filter(None, (OBJECTIVES[kind].purpose for kind in self.kinds)), None):
@@ -163,7 +177,7 @@ class CardModel:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The class labels of the model, or none for a regression."""
+        """The class labels of the model; an empty list for a regression model."""
         return config_labels(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
 
     @cached_property
@@ -194,8 +208,11 @@ def write_card(
     license: str | None = None,
 ) -> None:
     """Write the model card, README.md, of a folder with config.json and weights.
-    `exported` marks a folder for other libraries; `source`, the folder that it was exported from, has a card whose
-    license and language are kept, unless `license` is given."""
+
+    `exported` is true for a folder that other libraries load. `source` is the folder that the model was exported from:
+    the
+    license and the language in the card there are kept, unless `license` is given.
+    """
     subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
     license = license or before.get("license")
@@ -215,7 +232,10 @@ def write_card(
 def metadata(
     subject: CardModel, history: TrainingHistory | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a model card's Hub metadata, given the model `subject` and the metadata `before` of an earlier card."""
+    """Return the metadata of a model card for the Hugging Face Hub: the fields of its YAML front matter that are known.
+
+    `before` is the metadata of an earlier card of the model, of which only the language is kept.
+    """
     # English is the default of the option, so that it does not tell the language of the text.
     written = str(history.recipe.get("language", "")) if history is not None else ""
     language = before.get("language") or ("" if written in ("en", "lines") else written)
@@ -278,7 +298,7 @@ def training(history: TrainingHistory) -> str:
 
 
 def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a recipe by name, such as `optimizer`; an empty mapping if it is missing."""
+    """Return a section of a recipe by name, such as `optimizer`, or an empty mapping if the recipe does not have it."""
     return validate_schema(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
 
 
@@ -317,12 +337,12 @@ def limitations(subject: CardModel, history: TrainingHistory | None) -> str:
 def usage(subject: CardModel) -> list[str]:
     """Return the usage section of the card of the model `subject`, with code for each library that can load it."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
-    snippets = {"pretune": with_pretune(subject)}
+    snippets = {"pretune": with_pretune(subject)} if subject.library != "torch" else {"torch": snippet(TORCH, subject)}
     if subject.library == "sentence-transformers":
         snippets["sentence-transformers"] = snippet(SENTENCE_TRANSFORMERS, subject)
     elif subject.library == "onnxruntime":
         snippets["ONNX Runtime"] = snippet(ONNX_RUNTIME, subject)
-    elif subject.exported:
+    elif subject.library == "transformers":
         snippets["transformers"] = with_transformers(subject)
     for program, code in snippets.items():
         parts += [f"With {program}:", code]
@@ -362,14 +382,16 @@ def with_transformers(subject: CardModel) -> str:
 
 def snippet(code: str, subject: CardModel, **values: str) -> str:
     """Return Python code as a Markdown block, with placeholders replaced by properties of the model `subject`."""
-    values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
+    files = {"graph": MOBILE_GRAPH if (subject.folder / MOBILE_GRAPH).is_file() else GRAPH, "program": PROGRAM}
+    values |= {key: f"{subject.name}/{file}" for key, file in files.items()}
+    values |= {"name": subject.name, "masked": f"The train was {subject.mask}."}
     values |= {"text": TEXT, "other": OTHER}
     filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
     return f"```python\n{Template(code).substitute(filled, kind=subject.architecture).strip()}\n```"
 
 
 def markdown_table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
-    """Return a Markdown table of values by name; `head` has the titles of its columns."""
+    """Return a Markdown table with the names and values in `rows`, one row each; `head` has the column titles."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in rows.items()}
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in cells.items())])
@@ -387,7 +409,10 @@ def front_matter(card: Path) -> dict[str, Any]:
 
 
 def file_names(files: Any) -> str:
-    """Return file names without folders as one string; `files` is a path, a list, or a mapping from tasks."""
+    """Return the names of files, without folders, as one string.
+
+    `files` is a path, a list of paths, or a mapping from the names of tasks to paths.
+    """
     if isinstance(files, Mapping):
         return ", ".join(f"{task}: {short_name(file)}" for task, file in files.items())
     listed = files if isinstance(files, list | tuple) else [files] if files else []

@@ -15,6 +15,7 @@ from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.sentence_transformers import write_layout
 from pretune.models.weight_files import HEAD_FILE, write_weights
 from pretune.objectives import task_names
+from pretune.objectives.tasks.bag_of_words import BAG_FILE
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.checksummed_safetensors import write_tensors
@@ -38,6 +39,18 @@ def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
     else:
         (folder / HEAD_FILE).unlink(missing_ok=True)
     _write_model(model, folder, kind, sparse=model.sparse)
+    save_bag_of_words(model, folder)
+
+
+def save_bag_of_words(model: Model, folder: Path) -> None:
+    """Write the bag-of-words classifier of a model to a folder.
+
+    If the model has none, delete the file of a model that was saved in the folder before.
+    """
+    if model.bag_of_words is not None:
+        model.bag_of_words.save(folder)
+    else:
+        (folder / BAG_FILE).unlink(missing_ok=True)
 
 
 def export_model(
@@ -75,7 +88,7 @@ def check_encoder(model: Model, folder: Path) -> None:
 
 
 def describe_model(model: Model, compute: torch.dtype = torch.float32) -> dict[str, Any]:
-    """Return the content of a model's config.json; `compute` is the data type that it names for computation."""
+    """Return the content of a model's config.json; `compute` is the data type in which `transformers` will compute."""
     return _config(model, model.config, _head_names(model), compute)
 
 
@@ -88,9 +101,14 @@ def _write_model(
     companions: bool = True,
     sparse: bool = False,
 ) -> str:
-    """Write a model and, with `companions`, further models that its heads contain; return its `transformers` class."""
+    """Write a model and, with `companions`, further models that its heads contain; return its `transformers` class.
+
+    `kind` is the data type of the weights, `compute` that in config.json; `sparse` encodes tensors with many zeros.
+    """
     if isinstance(model.backbone, OnnxBackbone):
-        raise PretuneError(f"{model.backbone.path}: an ONNX graph cannot be saved; use the model it was exported from")
+        raise PretuneError(
+            f"{model.backbone.path}: an ONNX graph cannot be saved; use the model from which it was exported"
+        )
     state = model.state(kind)
     published, _ = _published(model, state)
     config = describe_model(model, compute)
@@ -118,18 +136,24 @@ def _write_files(
 
 
 def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split parameters into those that published checkpoints have, under their published names, and all others."""
+    """Split parameters (`state`) into those that the family's published checkpoints have, too, and all others.
+
+    The first mapping has the names of published checkpoints, the second those of pretune.
+    """
     heads = _exported_heads(model, _head_names(model))
     return model.family.table.write(state, heads, model.family.is_tied(model.config))
 
 
 def _head_names(model: Model) -> frozenset[str]:
-    """Return the names of a model's heads; a head with two names appears only under the first one."""
+    """Return the names of a model's heads; of a head with several names, only the first name."""
     return frozenset({head: name for name, head in reversed([*model.root.heads.items()])}.values())
 
 
 def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
-    """Return the largest subset of `heads` that a `transformers` class has, preferably one with a task head."""
+    """Return the largest subset of `heads` that a single class of `transformers` has.
+
+    Of several such subsets of the same size, one with the head of a task is preferred.
+    """
     fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
     known = [names for names in model.family.classes if names <= fits]
     return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
@@ -147,7 +171,10 @@ def _poolings(model: Model) -> dict[str, str]:
 
 
 def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
-    """Return the config.json of a model with the given heads; `sizes` is the configuration of its backbone."""
+    """Return the config.json of a model with the given `heads`, for a class of `transformers` that has them.
+
+    `sizes` is the configuration of the backbone, `compute` the data type in which `transformers` computes.
+    """
     best = _exported_heads(model, heads)
     config: dict[str, Any] = {
         "architectures": [model.family.classes[best]],
@@ -175,6 +202,7 @@ def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtyp
         elif embedding is not None and embedding.has_parameters:  # useless without its parameters
             embedding = None
         section |= {"embedding": embedding and embedding.write(), "max_length": model.max_length}
+        section |= {"finetuning": model.finetuning}
     config["pretune"] = {"objective": model.objective} | {name: value for name, value in section.items() if value}
     if sizes == model.config and model.shape:
         config["pretune"]["shape"] = model.shape.write()

@@ -128,12 +128,15 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != wanted:
         raise PretuneError(
-            f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct the file"
+            f"{folder}: {CONFIG} implies the tensors {wanted}, but the weights are {found}; correct {CONFIG}"
         )
 
 
 def transform_prefix(head: str, number: int) -> str:
-    """Return the parameter-name prefix, in the head `head`, of the module with the index `number` after the pooling."""
+    """Return the prefix of the parameter names of a module after the pooling.
+
+    `head` is the name of the head that computes embeddings, `number` the index of the module, counted from 0.
+    """
     return f"heads.{head}.transforms.{number}."
 
 
@@ -181,7 +184,9 @@ def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
     """Return the folder of a sentence-transformers module; raise an error if it is outside `root`."""
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
-        raise PretuneError(f"{root / MODULES}: the path {module['path']!r} of a module must be inside the folder")
+        raise PretuneError(
+            f"{root / MODULES}: the path {module['path']!r} of a module must be inside the folder; correct the path"
+        )
     check_file_name(inside)
     return root / inside
 
@@ -190,7 +195,9 @@ def module_class(root: Path, module: Mapping[str, Any]) -> str:
     """Return the class name of a module; raise an error if the class is not part of sentence-transformers."""
     package, _, kind = module["type"].rpartition(".")
     if package.split(".")[0] != "sentence_transformers":
-        raise PretuneError(f"{root / MODULES}: the module {module['type']} is custom code, which pretune does not run")
+        raise PretuneError(
+            f"{root / MODULES}: the module {module['type']} is custom code, which pretune does not run; use a model without it"
+        )
     return kind
 
 
@@ -206,7 +213,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
         raise PretuneError(f"{path}: pooling_mode is empty; give one of {', '.join(POOLINGS)}")
     for mode in modes:
         if mode not in POOLINGS:
-            raise PretuneError(f"{path}: unsupported pooling_mode {mode!r}; supported: {', '.join(POOLINGS)}")
+            raise PretuneError(f"{path}: unsupported pooling_mode {mode!r}; use one of {', '.join(POOLINGS)}")
     return tuple(POOLINGS[mode] for mode in modes), bool(content.get("include_prompt", True))
 
 
@@ -217,7 +224,9 @@ def read_transform(kind: str, folder: Path) -> TransformSpec:
     places = {"module_input_name", "module_output_name"}
     for place in places & content.keys():
         if content[place] not in (VECTOR, None):
-            raise PretuneError(f"{path}: {place} is {content[place]!r}; only {VECTOR} is supported")
+            raise PretuneError(
+                f"{path}: {place} is {content[place]!r}; only {VECTOR} is supported, so use a model with this value"
+            )
     if kind == "Normalize":
         check_keys(path, content, places)
         return NormalizeSpec()
@@ -233,16 +242,18 @@ def read_transform(kind: str, folder: Path) -> TransformSpec:
         check_keys(path, content, {*sizes, *places, "bias", "activation_function", "use_residual"})
         activation = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
         if not activation.startswith("torch.nn.modules."):
-            raise PretuneError(f"{path}: the activation {activation} is custom code, which pretune does not run")
+            raise PretuneError(
+                f"{path}: the activation {activation} is custom code, which pretune does not run; use one of torch.nn"
+            )
         bias, residual = bool(content.get("bias", True)), bool(content.get("use_residual", False))
         return DenseSpec(**sizes, bias=bias, activation=activation.rpartition(".")[2], residual=residual)
     raise PretuneError(
-        f"{folder}: unsupported module {kind}; supported after the Pooling: Dense, LayerNorm, Dropout, Normalize"
+        f"{folder}: unsupported module {kind}; use Dense, LayerNorm, Dropout or Normalize after the Pooling"
     )
 
 
 def read_optional(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file with settings by name, or an empty mapping if the file is missing."""
+    """Return the content of a JSON file that holds settings by name, or an empty mapping if there is no such file."""
     return read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
 
 
@@ -290,10 +301,14 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
 
 
 def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> None:
-    """Raise an error if a file has settings other than the known ones, since they may change the embeddings."""
+    """Raise an error if a file has settings that are not in `known`, since they may change the embeddings.
+
+    `content` has the names of the settings in the file.
+    """
     if unknown := sorted(set(content) - set(known)):
         raise PretuneError(
-            f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove them if they do not"
+            f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove these settings from "
+            "the file if they do not"
         )
 
 
@@ -301,7 +316,11 @@ def write_layout(
     folder: Path, embedding: TextEmbedding, hidden: int, max_length: int, head: str, state: Mapping[str, Tensor]
 ) -> None:
     """Write the files that turn a folder in the Hugging Face layout into a sentence-transformers folder.
-    `hidden` is the hidden size; `head` is the name of the head that computes embeddings; `state` has all parameters."""
+
+    `hidden` is the hidden size, `head` the name of the head that computes embeddings, and `state` has the parameters of
+    the
+    model by name.
+    """
     kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
@@ -327,7 +346,7 @@ def write_layout(
 
 
 def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
-    """Return the settings of a sentence-transformers Pooling module, readable by all releases if possible."""
+    """Return the settings of a sentence-transformers Pooling module, in a form that all releases read if possible."""
     names = {ours: mode for mode, ours in POOLINGS.items()}
     modes = [names[mode] for mode in embedding.pooling]
     prompts = {"include_prompt": embedding.include_prompt}

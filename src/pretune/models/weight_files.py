@@ -58,7 +58,7 @@ def stored_dtype(folder: Path) -> torch.dtype:
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a model folder by name; of safetensors, only the headers are read."""
+    """Return the shape of each tensor of a model folder by name; of safetensors files, only the headers are read."""
     files = [folder / WEIGHTS_FILE]
     if (index := folder / f"{WEIGHTS_FILE}{INDEX}").is_file() and not files[0].is_file():
         files = [folder / shard for shard in sorted(set(_places(index).values()))]
@@ -72,7 +72,7 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_pickle(path: Path) -> Tensors:
-    """Return the tensors in a `torch.save` file without running its code; raise an error if it has other objects."""
+    """Return the tensors of a `torch.save` file without running its code; raise an error for other objects."""
     check_not_lfs_pointer(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -120,7 +120,7 @@ def _places(index: Path) -> dict[str, str]:
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
         raise PretuneError(
-            f"{index}: not an index of shards, because weight_map is missing; restore it from its source"
+            f"{index}: the file is not an index of shards, because weight_map is missing; restore the file from its source"
         )
     places = validate_schema(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
@@ -167,7 +167,7 @@ def parse_size(text: str) -> int:
 
 
 def _remove_others(folder: Path, written: set[str]) -> None:
-    """Delete the weight files of an earlier save in a folder, except those just `written`."""
+    """Delete the weight files in a folder that remain from an earlier save: all except those just `written`."""
     for file in folder.iterdir():
         saved = file.name in (WEIGHTS_FILE, f"{WEIGHTS_FILE}{INDEX}") or SHARD.fullmatch(file.name)
         if saved and file.name not in written:

@@ -65,7 +65,10 @@ class TransformerLayer(nn.Module):
         dropout: float = 0.0,
         **parts: nn.Module,
     ) -> Self:
-        """Build a layer of attention and feed-forward modules, each in a residual block (`block`) with a new norm."""
+        """Build a layer from named attention and feed-forward modules (`parts`), each in a residual block.
+
+        `block` is PreNorm or PostNorm, and `norm` creates the norm of each block.
+        """
         return cls(**{name: block(part, norm(), dropout) for name, part in parts.items()})
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -83,7 +86,7 @@ class TransformerLayer(nn.Module):
 
 
 class LayerSequence(nn.Sequential):
-    """Several layers that run one after the other as a single layer of a stack (the inner groups of ALBERT)."""
+    """Several layers that run one after the other as a single layer of a stack (an inner group of ALBERT)."""
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:  # type: ignore[override]
         """Apply several layers, one after the other, to hidden states: (n, width) → (n, width)."""

@@ -1,7 +1,7 @@
 """A decorator that excludes functions from torch.compile.
 
-torch's own decorator imports the compiler as soon as it is applied, which takes seconds at the start of every program. Here
-it is applied only when something is about to be compiled.
+torch's own decorator imports the compiler as soon as it is applied, which takes seconds at the start of every program.
+This decorator imports it only when something is about to be compiled.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Convolution(nn.Module):
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights of this convolution to `sizes`, the layer sizes from which FLOPs are computed."""
+        """Add the weights of this convolution to `sizes`, from which the FLOPs of a model are computed."""
         sizes.matrices += self.weight.numel()
 
 

@@ -1,8 +1,8 @@
 """Dropout whose mask is a hash of (seed, layer, element): the same on every device and in every order.
 
-A random generator takes ten rounds per element, more than the rest of a fused layer norm; two rounds of mixing are cheap. On a GPU
-a custom operator computes the mask, because the compiler would otherwise recompute it in the backward pass, inside a kernel that
-then takes ten times as long.
+A random generator takes ten rounds per element, more than the rest of a fused layer norm; two rounds of mixing are
+cheap. On a GPU, a custom operator computes the mask. Otherwise the compiler would compute it again in the backward
+pass, inside a kernel that would then take ten times as long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Dropout(nn.Module):
         return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.rate)
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
-        """Return dropout multipliers, 0 or 1 / (1 - rate), for `rows` rows of the width of `like`; not compilable."""
+        """Return random dropout multipliers, each 0 or 1 / (1 - rate): (rows, width of `like`).
+
+        torch.compile does not support this method.
+        """
         shape = rows, like.shape[1]
         if like.is_cuda:
             from pretune.nn.kernels.dropout_mask import fill_factors
@@ -48,17 +51,20 @@ class Dropout(nn.Module):
         return self.keep_mask(rows * like.shape[1], on_gpu=False).view(shape).to(like.dtype) / (1.0 - self.rate)
 
     def keep_mask(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
-        """Return a mask of `count` elements, True for those that this dropout layer keeps at network depth `depth`."""
+        """Return a random mask, (count,), True for the elements that this dropout layer keeps.
+
+        A layer that runs at several depths of a network has another mask at each `depth`.
+        """
         make = dropout_mask_cuda if on_gpu else dropout_mask
         return make(self.seed, count, self.rate, self.salt_for_depth(depth))
 
     def salt_for_depth(self, depth: int) -> int:
-        """Return a number that identifies this dropout layer at network depth `depth`, as a seed of its masks."""
+        """Return the integer that distinguishes this dropout layer's masks at network depth `depth` from all others."""
         return self.salt + depth * DEPTHS_APART
 
 
 class Noise(nn.Module):
-    """Standard normal noise: new for each dropout seed in training, constant in evaluation or with `fixed_seed`."""
+    """A source of standard normal noise, new at every training step but constant in evaluation or with `fixed_seed`."""
 
     def __init__(self, fixed_seed: int | None = None) -> None:
         super().__init__()
@@ -81,13 +87,13 @@ class Noise(nn.Module):
 
 
 def dropout_mask(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
-    """Return a random mask of `count` elements, True for those that dropout keeps; `salt` identifies the layer."""
+    """Return a random mask, (count,), True for elements that dropout keeps; `salt` identifies the dropout layer."""
     index = torch.arange(count, dtype=torch.int32, device=seed.device)
     return hash_bits(index, seed + seed_offset(salt)) >= dropout_threshold(rate)
 
 
 def seed_offset(salt: int) -> int:
-    """Return the number to add to the dropout seed for the layer that the integer `salt` identifies."""
+    """Return the number that is added to the dropout seed for the layer with the integer `salt`."""
     return _wrapped(salt * 0x27D4EB2F)
 
 
@@ -98,7 +104,10 @@ def dropout_threshold(rate: float) -> int:
 
 @torch.library.custom_op("pretune::kept", mutates_args=())
 def dropout_mask_cuda(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
-    """Return a random mask of `count` elements, True for those that dropout keeps, computed by one GPU kernel."""
+    """Return a random mask, (count,), True for elements that dropout keeps, computed by one GPU kernel.
+
+    `salt` identifies the dropout layer.
+    """
     from pretune.nn.kernels.dropout_mask import fill_mask
 
     return fill_mask(seed, count, dropout_threshold(rate), seed_offset(salt))
@@ -110,9 +119,10 @@ def _(seed: Tensor, count: int, rate: float, salt: int) -> Tensor:
 
 
 def hash_bits(index: Tensor, seed: Tensor) -> Tensor:
-    """Return 24 pseudorandom bits per index, by the finalizer of MurmurHash3 in wrapping 32-bit arithmetic.
+    """Return 24 pseudorandom bits for each index, by MurmurHash3's finalizer in wrapping 32-bit arithmetic.
 
-    The seed is mixed in first: a compiler would fold index · constant into an address, which must not wrap.
+    The seed enters before the first product; otherwise a compiler would turn index · constant into an address, which
+    must not wrap.
     """
     h = index ^ seed
     h = (h ^ ((h >> 16) & 0xFFFF)) * _wrapped(0x85EBCA6B)
@@ -135,7 +145,7 @@ def disable_dropout(root: nn.Module) -> bool:
 
 
 def disable_attention_dropout(root: nn.Module) -> bool:
-    """Turn off dropout of attention weights, which fast kernels do not support; return whether there was any."""
+    """Turn off dropout of attention weights, which fast kernels do not support; return whether any layer had it."""
     stopped = False
     for module in root.modules():
         if isinstance(getattr(module, "dropout", None), float) and module.dropout:
@@ -144,7 +154,10 @@ def disable_attention_dropout(root: nn.Module) -> bool:
 
 
 def share_dropout_seed(root: nn.Module, device: torch.device) -> Tensor:
-    """Let all dropout and noise layers of a network share one seed tensor, number the layers, and return the seed."""
+    """Give all dropout and noise layers of a network one seed tensor and a number each; return the seed tensor.
+
+    A training loop sets this seed before each forward pass.
+    """
     seed = torch.zeros((), dtype=torch.int32, device=device)
     for salt, layer in enumerate(module for module in root.modules() if isinstance(module, Dropout)):
         layer.seed, layer.salt = seed, salt

@@ -64,7 +64,7 @@ ACTIVATIONS = _Activations(
 
 
 class FeedForward(PrunableUnits):
-    """A feed-forward network, activation(x W₁) W₂."""
+    """A feed-forward network, activation(x W₁) W₂, applied to each token."""
 
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True, dropout: float = 0.0

@@ -1,7 +1,8 @@
 """Weight initialization schemes, and the interface by which layers apply a scheme to their own parameters.
 
-By default, the biases of a layer start at 0, and the scheme draws its other parameters. A layer that differs from this rule
-implements `initialize_parameters`. Residual branches then let the scheme refine some of their matrices (`refine_parameters`).
+By default, the biases of a layer start at 0, and the scheme draws its other parameters at random. A layer that differs
+from this rule implements `initialize_parameters`. After that, residual branches let the scheme rescale some of their
+matrices (`refine_parameters`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class SkipInitialization(TorchFunctionMode):
-    """A context manager in which random initialization only writes zeros: faster if weights are loaded afterwards.
+    """A context manager in which torch's random initializers write zeros, which is faster before weights are loaded.
 
     >>> with SkipInitialization():
     ...     float(nn.Linear(8, 8).weight.abs().max())
@@ -65,7 +66,7 @@ class InitializesParameters(Protocol):
     """The interface of layers that initialize their own parameters."""
 
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
-        """Initialize the parameters of this layer by an initialization scheme, without those of its submodules."""
+        """Initialize this layer's own parameters by an initialization scheme, without those of its submodules."""
 
 
 class ResidualBranch(nn.Module):
@@ -169,6 +170,6 @@ def initialize_by_fan_in(module: Module, factor: float = 1.0) -> Module:
 def initialize_uniform(module: Module, bound: float = 0.1, embeddings_only: bool = True) -> Module:
     """Initialize a module as AWD-LSTM does: token embeddings uniformly in ± `bound`, layers as in torch, biases 0.
 
-    Unless `embeddings_only`, all weights are drawn like the token embeddings (Sutskever et al., 2014).
+    With `embeddings_only` False, all weights are drawn like the token embeddings (Sutskever et al., 2014).
     """
     return _apply(_Uniform(bound, embeddings_only), module)

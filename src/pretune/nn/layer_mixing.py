@@ -1,8 +1,9 @@
-"""Features for a task head: combinations of a backbone's layers, and optional layers on top of these.
+"""Combine the layers of a backbone into features for a task head, with optional layers on top.
 
-Devlin et al. (2019) compare combinations of layers. The learned weighted sum of all (scalar mix) is that of Peters et al. (2018,
-ELMo), who concatenate it with task-specific word vectors (`elmo`, or `elmo300` for a width of 300). `cove` is the top layer of a
-translation encoder concatenated with its word vectors (McCann et al., 2017), which also introduced the biattentive layers.
+Devlin et al. (2019) compare combinations of layers. The learned weighted sum of all (scalar mix) is that of Peters et
+al. (2018, ELMo), who concatenate it with task-specific word vectors (`elmo`, or `elmo300` for a width of 300). `cove`
+is the top layer of a translation encoder concatenated with its word vectors (McCann et al., 2017), which also
+introduced the biattentive layers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError, suggest
 
 LayerChoice = Literal["last", "embeddings", "second", "sum4", "concat4", "mix", "elmo", "cove"]
+CHOSEN_LAYERS = re.compile(r"layers\(([\d,\s]+)\)")  # the layers with these numbers, concatenated; 0: the embeddings
 TopLayers = Literal["", "mlp", "bilstm", "biattentive"]
 WORD_VECTOR_WIDTH = 100  # default width of task-specific word vectors
 KEPT_LAYERS: dict[str, tuple[int, ...] | Literal["all"]] = {
@@ -40,7 +42,7 @@ KEPT_LAYERS: dict[str, tuple[int, ...] | Literal["all"]] = {
 
 
 class ScalarMix(nn.Module):
-    """A scalar mix of layers, γ · Σ softmax(s)_j · layer_j, with learned γ and s."""
+    """A scalar mix of layers, γ · Σⱼ softmax(s)ⱼ · layerⱼ, with learned γ and s."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -78,8 +80,8 @@ class BiLSTM(nn.Module):
 class Biattentive(nn.Module):
     """The encoder of the biattentive classification network (McCann et al., 2017) for a single text.
 
-    A feed-forward layer and a bidirectional LSTM encode the tokens; each attends to all others, c = Σ softmax(x · x')
-    x'; a second bidirectional LSTM reads x, x - c, and x · c.
+    A feed-forward layer and a bidirectional LSTM encode the tokens as vectors x. Each token attends to all tokens x' of
+    its text, c = Σ softmax(x · x') x', and a second bidirectional LSTM reads x, x - c, and x · c.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -110,28 +112,43 @@ class LayerFeatures(nn.Module):
         words: int = 0,
         mixed_widths: bool = False,
     ) -> None:
-        """Build a combination of layers of size `width`; `layers` names the method, `top` the modules on top.
+        """Build a combination of backbone layers; `layers` names the method, such as mix, and `top` the modules on top.
 
-        `depth` is the number of layers without embeddings, `vocabulary` that of task-specific word vectors, `words` the
-        width of the backbone's word vectors; `mixed_widths` is True if the layers have different widths.
+        `width` is the width of the layers, and `depth` their number without embeddings; `vocabulary` is the number of
+        task-specific word vectors (for `elmo`), `words` the width of the backbone's word vectors (for `cove`);
+        `mixed_widths` says whether layers have different widths.
         """
         super().__init__()
+        chosen = CHOSEN_LAYERS.fullmatch(layers)
+        numbers = tuple(sorted({int(number) for number in chosen[1].split(",") if number.strip()})) if chosen else ()
+        if chosen and not (numbers and numbers[-1] <= depth):
+            raise PretuneError(
+                f"features {layers!r}: not all of these layers exist; choose layers from 0 (the embeddings) to {depth}"
+            )
         elmo = re.fullmatch(r"(elmo)(\d+)", layers)
         layers, own = (elmo[1], int(elmo[2])) if elmo else (layers, WORD_VECTOR_WIDTH)
-        for value, choices in ((layers, get_args(LayerChoice)), (top, get_args(TopLayers))):
+        layers, known = ("layers", ("layers",)) if chosen else (layers, get_args(LayerChoice))
+        for value, choices in ((layers, known), (top, get_args(TopLayers))):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {suggest(value, choices)}")
-        if mixed_widths and layers in ("mix", "elmo", "sum4", "concat4"):
-            raise PretuneError(f"features {layers!r} need layers of one width, but this model's differ; choose 'last'")
+        if mixed_widths and layers in ("mix", "elmo", "sum4", "concat4", "layers"):
+            raise PretuneError(
+                f"features {layers!r} need layers of one width, but the layers of this model have several widths; use 'last'"
+            )
         if layers in ("sum4", "concat4") and depth < 4:
-            raise PretuneError(f"features {layers!r} need 4 layers, but there are {depth}; choose 'mix' or 'second'")
-        self.layers, self.keep = layers, KEPT_LAYERS[layers]
+            raise PretuneError(f"features {layers!r} need 4 layers, but the model has {depth}; use 'mix' or 'second'")
+        self.layers, self.keep = layers, numbers or KEPT_LAYERS[layers]
         if layers in ("mix", "elmo"):
             self.mix = ScalarMix(depth + 1)
         if layers == "elmo":
             self.words = nn.Parameter(torch.empty(vocabulary, own).normal_(std=own**-0.5))
         self.word_width = words
-        self.width = {"concat4": 4 * width, "elmo": width + own, "cove": width + words}.get(layers, width)
+        self.width = {
+            "concat4": 4 * width,
+            "layers": len(numbers) * width,
+            "elmo": width + own,
+            "cove": width + words,
+        }.get(layers, width)
         if top == "mlp":
             self.mlp: nn.Module = nn.Sequential(Linear(self.width, width), nn.Tanh())
             self.width = width
@@ -151,7 +168,7 @@ class LayerFeatures(nn.Module):
                 x = torch.cat([own, self.mix(states)], -1)
             case "cove":
                 x = torch.cat([states[0][:, : self.word_width], states[1]], -1)
-            case "concat4":
+            case "concat4" | "layers":
                 x = torch.cat(states, -1)
             case _:
                 x = torch.stack(states).sum(0)

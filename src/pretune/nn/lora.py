@@ -10,7 +10,10 @@ from pretune.nn.linear import Linear
 
 
 class LoRA(nn.Module):
-    """A LoRA parametrization W + scale · B A of a weight W, for each matrix stacked in it; B starts at 0."""
+    """The parametrization W + scale · B A of a weight W (LoRA); B starts at 0.
+
+    If W consists of stacked matrices, such as queries, keys and values, each has an A and a B of its own.
+    """
 
     def __init__(self, weight: Tensor, stacked: int, rank: int, scale: float) -> None:
         super().__init__()

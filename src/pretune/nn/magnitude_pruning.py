@@ -63,7 +63,7 @@ class GradualMagnitudePruning:
 
     @torch.no_grad()
     def __call__(self, progress: float) -> None:
-        """Set the smallest weights to 0, as many as planned when the fraction `progress` of training is done."""
+        """Set the smallest weights to 0, up to the target sparsity when the fraction `progress` of training is done."""
         level = _pruning_step(progress)
         if level != self.level:  # after a resume, weights that were pruned are still 0 and thus the smallest
             self.level = level

@@ -20,20 +20,20 @@ class CountsOperations(Protocol):
     """The interface of layers that report the sizes from which their FLOPs are computed."""
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the sizes of this layer, without submodules, to `sizes`, from which the FLOPs of a model are computed."""
+        """Add the sizes of this layer, without its submodules, to `sizes`, from which a model's FLOPs are computed."""
 
 
 @runtime_checkable
 class CountsTargetWeights(Protocol):
-    """The interface of heads that report how many weights each target token is multiplied with, for counting FLOPs."""
+    """The interface of heads that report how many weights each predicted token uses, for counting FLOPs."""
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights per target token, for FLOPs; a tied token embedding has `tied` weights."""
+        """Return how many weights each predicted token uses; `tied` is the size of a tied token embedding."""
 
 
 @dataclass
 class OperationSizes:
-    """The sizes of the layers of a network, from which the FLOPs for sequences of any lengths are computed."""
+    """The sizes of a network's layers, summed up, from which the FLOPs for sequences of any lengths are computed."""
 
     matrices: int = 0  # weights of all linear layers and convolutions
     recurrence: int = 0  # weights of the gates of all recurrent layers
@@ -47,7 +47,7 @@ class OperationSizes:
     others: list[Callable[[Array], float]] = field(default_factory=list)  # operations of other kinds of self-attention
 
     def add(self, module: nn.Module) -> None:
-        """Add the sizes of a module, without its submodules, to these layer sizes, from which FLOPs are computed."""
+        """Add the sizes of a module, without those of its submodules."""
         match module:
             case CountsOperations():
                 module.add_operations(self)
@@ -57,7 +57,7 @@ class OperationSizes:
                 self.recurrence += sum(p.numel() for p in module.parameters() if p.dim() == 2)
 
     def add_attention(self, pattern: Pattern, width: int) -> None:
-        """Add a softmax self-attention layer to these layer sizes; `width` is the total width of its heads."""
+        """Add a softmax self-attention layer with the given pattern; `width` is the total width of its heads."""
         self.widths[pattern.reach or (-1, -1)] += width
 
     def attention(self, lengths: Array) -> float:
@@ -66,16 +66,26 @@ class OperationSizes:
         return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
-        """Return the FLOPs of attention to `slots` memory tokens per sequence, including their keys and values."""
+        """Return the FLOPs of attention to `slots` memory tokens per sequence, for sequences of the given `lengths`.
+
+        The computation of the memory's keys and values is included.
+        """
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the relative position terms of all layers, with `slots` memory tokens per sequence."""
+        """Return the FLOPs of the relative position terms of all layers.
+
+        `lengths` are the lengths of the sequences in the batch `packed`, and `slots` is the number of memory tokens per
+        sequence.
+        """
         return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
 
 
 def weights_per_target(part: nn.Module, tied: int) -> int:
-    """Return how many weights of a head's module `part` each target uses; a tied token embedding has `tied` weights."""
+    """Return how many weights each predicted token uses in `part`, a module of a head.
+
+    `tied` is the number of weights of a tied token embedding.
+    """
     if isinstance(part, CountsTargetWeights):
         return part.weights_per_target(tied)
     own = part.weight.numel() if isinstance(part, nn.Linear) else 0
@@ -83,7 +93,9 @@ def weights_per_target(part: nn.Module, tied: int) -> int:
 
 
 def attention_pairs(lengths: Array, reach: tuple[int, int]) -> Array:
-    """Return the number of query-key pairs per sequence if tokens attend up to `reach` = (back, ahead) tokens away.
+    """Return the number of query-key pairs of each sequence, (sequences,), for attention within a window.
+
+    `reach` is how many tokens back and ahead a token attends to, besides itself (-1: unlimited).
 
     >>> attention_pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
     [13.0]

@@ -21,13 +21,16 @@ class TiedVocabularyHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Compute logits from states (m, width) and the token embedding (vocabulary, vectors): (m, vocabulary)."""
+        """Compute logits, (m, vocabulary), from m hidden states, (m, width).
+
+        `tokens` is the token embedding, (vocabulary, vector width), which serves as the output matrix.
+        """
         states = self.transform(states)
         bias = None if self.bias is None else self.bias.to(states.dtype)
         return F.linear(states, tokens.to(states.dtype), bias)
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights per target token: `tied` in the token embedding plus those of the transform."""
+        """Return how many weights each predicted token uses: `tied` in the token embedding, and the transform's."""
         return tied + weights_per_target(self.transform, tied)
 
 
@@ -42,14 +45,18 @@ class UntiedVocabularyHead(nn.Module):
         self.vocabulary = vocabulary
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Compute logits from states (m, width): (m, vocabulary). The token embedding is not used."""
+        """Compute logits, (m, vocabulary), from m hidden states, (m, width); `tokens` is not used."""
         return self.output(self.transform(states))
 
 
 def vocabulary_head(
     vocabulary: int, width: int, *, tied: bool, transform: nn.Module | None = None, bias: bool = True
 ) -> TiedVocabularyHead | UntiedVocabularyHead:
-    """Return a language model head, tied to the token embedding (whose width is `width`) or with its own matrix."""
+    """Build a language-model head, tied to the token embedding or with an output matrix of its own.
+
+    `width` is the width of the token embedding or of the matrix, after `transform`, which is applied to the hidden
+    states.
+    """
     if tied:
         return TiedVocabularyHead(vocabulary, transform, bias)
     return UntiedVocabularyHead(vocabulary, width, bias, transform)
@@ -66,7 +73,7 @@ class FixedBias(nn.Module):
         self.register_buffer("bias", torch.zeros(1, vocabulary))
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Compute logits from states (m, width) and the token embedding (vocabulary, width): (m, vocabulary)."""
+        """Compute logits, (m, vocabulary), from m hidden states, (m, width), and the token embedding `tokens`."""
         logits: Tensor = self.head(states, tokens)
         return logits + self.bias.to(logits.dtype)
 
@@ -84,7 +91,7 @@ class Scale(nn.Module):
 
 
 class DenseTransform(nn.Module):
-    """A dense layer norm(activation(x W)): BERT's transform before the logits or, with tanh and no norm, its pooler."""
+    """A dense layer, norm(activation(x W)): BERT's transform before the logits, or BERT's pooler (tanh, no norm)."""
 
     def __init__(
         self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True, *, outputs: int = 0
@@ -96,7 +103,7 @@ class DenseTransform(nn.Module):
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform hidden states: (m, width) → (m, outputs)."""
+        """Apply the dense layer to hidden states: (m, width) → (m, outputs)."""
         return self.norm(self.activation(self.dense(x)))
 
 
@@ -110,7 +117,7 @@ class ResidualFeedForward(nn.Module):
         self.dropout_inputs, self.dropout = Dropout(dropout), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform hidden states: (m, width) → (m, width)."""
+        """Apply the residual feed-forward network to hidden states: (m, width) → (m, width)."""
         return self.norm(x + self.dropout(self.feed_forward(self.dropout_inputs(x))))
 
 

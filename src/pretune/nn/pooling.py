@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.query_key_layout import token_layout
@@ -17,11 +18,15 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
     (mBART, whose texts end with </s> and a language token); `mean` and `max` are over all tokens. `mean_sqrt_len`
     divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
     `increasing_mean` has weights that grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates
-    last, max and mean (Howard and Ruder, 2018). `pair` tells two texts apart by their segments and concatenates their
-    means, the absolute difference and the product of these (Conneau et al., 2017).
+    last, max and mean (Howard and Ruder, 2018). `pair` tells the two texts of a sequence apart by their segments; it
+    concatenates their means, the absolute difference of the means and their product (Conneau et al., 2017). `separate`
+    compares the means of two texts that are sequences of their own (see `compare_neighbors`). `extract` takes the last
+    token, which GPT adds to its inputs; `extract_both` adds the vectors of this token from two sequences, which have
+    two texts in either order (Radford et al., 2018).
 
-    `included`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep
-    their positions. An empty sequence gives 0. Means are computed in fp32, as half precision is too coarse.
+    `included`, (n,), is False for tokens to leave out at the beginning of sequences, such as a prompt; the positions of
+    the other tokens do not change. An empty sequence gives 0. Means are computed in fp32, as half precision is too
+    coarse.
 
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
@@ -36,11 +41,15 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
         return torch.cat([pool(states, packed, each, included) for each in ("last", "max", "mean")], -1)
     if mode == "pair":
         return pair_features(states, packed)
+    if mode == "separate":
+        return compare_neighbors(pool(states, packed, "mean", included))
+    if mode == "extract_both":
+        return add_neighbors(pool(states, packed, "extract", included))
     starts = first if included is None else first.index_add(0, token_layout(packed).sequence.long(), (~included).long())
     empty = (starts == ends)[:, None]
     if mode == "cls":
         return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
-    if mode == "last":
+    if mode in ("last", "extract"):
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     if mode == "second_to_last":
         return states[torch.maximum(ends - 2, starts).clamp(max=tokens - 1)].masked_fill(empty, 0.0)
@@ -69,12 +78,17 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
 
 
 def sum_by_sequence(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
-    """Sum the states of each sequence in fp32: (n, width) → (sequences, width); `owner` is each token's sequence."""
+    """Return the sum of the states of each sequence, in fp32: (n, width) → (sequences, width).
+
+    `owner`, (n,), is the index of each token's sequence.
+    """
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
 
 
 def pair_features(states: Tensor, packed: Packed) -> Tensor:
-    """Return the means a and b of two texts, |a - b| and a · b, (sequences, 4 · width); for one text, only a is not 0.
+    """Return a, b, |a - b| and a · b for the means a and b of the two texts of each sequence: (sequences, 4 · width).
+
+    The texts are told apart by the column `segment`; without a second text, all but a is 0.
 
     >>> import numpy as np
     >>> from pretune.packed import pack_lists
@@ -90,6 +104,31 @@ def pair_features(states: Tensor, packed: Packed) -> Tensor:
     a, b = means.view(sequences, 2, -1).unbind(1)
     distance = (a - b).abs() * (counts.view(sequences, 2)[:, 1:] > 0)
     return torch.cat([a, b, distance, a * b], -1)
+
+
+def compare_neighbors(vectors: Tensor) -> Tensor:
+    """Compare the vectors a and b of texts 0 and 1, 2 and 3, …: return |a - b|, a · b and their cosine.
+
+    The shapes are (n, width) → (n, 2 · width + 1). Both texts of a pair get the same row (Reimers and Gurevych, 2019).
+
+    >>> compare_neighbors(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))[1].tolist()
+    [1.0, 2.0, 0.0, 0.0, 0.0]
+    """
+    count = vectors.shape[0]
+    a, b = F.pad(vectors, (0, 0, 0, count % 2)).view(-1, 2, vectors.shape[1]).unbind(1)  # padding has no neighbor
+    compared = torch.cat([(a - b).abs(), a * b, F.cosine_similarity(a, b)[:, None]], -1)
+    return compared.repeat_interleave(2, 0)[:count]
+
+
+def add_neighbors(vectors: Tensor) -> Tensor:
+    """Replace both vectors of each pair, 0 and 1, 2 and 3, …, with their sum: (n, width) → (n, width).
+
+    >>> add_neighbors(torch.tensor([[1.0], [2.0], [5.0], [7.0]])).tolist()
+    [[3.0], [3.0], [12.0], [12.0]]
+    """
+    count = vectors.shape[0]
+    summed = F.pad(vectors, (0, 0, 0, count % 2)).view(-1, 2, vectors.shape[1]).sum(1)  # padding has no neighbor
+    return summed.repeat_interleave(2, 0)[:count]
 
 
 class AttentionPooling(nn.Module):

@@ -1,7 +1,7 @@
 """Recurrent layers on packed sequences: torch's LSTM and GRU kernels, and a step-by-step implementation.
 
-Tokens are ordered by time step, the longest sequence first, as these kernels require. There is no loop over time, except where
-states are clipped (the published ELMo), which no kernel supports.
+Tokens are ordered by time step, the longest sequence first, as torch's kernels require. Only layers with clipped states
+(the published ELMo) loop over time steps, since no kernel supports clipping.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ warnings.filterwarnings("ignore", message="LSTM with projections is not supporte
 
 @dataclass
 class TimeMajorRows:
-    """The tokens of a batch in the time-major order of PackedSequence; a row is a sequence, or one document of it."""
+    """The tokens of a batch in time-major order, as in torch's PackedSequence.
+
+    A row is a sequence; if the batch has the column `document_start`, each document in a sequence is a row.
+    """
 
     sizes: Tensor  # (time,) number of rows at each time step, on the host
     order: Tensor  # (n,) the token at each place
@@ -46,7 +49,7 @@ class TimeMajorRows:
 
     @classmethod
     def make(cls, packed: Packed) -> TimeMajorRows:
-        """Build time-major rows from a packed batch, splitting sequences where the feature `document_start` is 1."""
+        """Build time-major rows from a packed batch, with a new row at each token whose `document_start` is 1."""
         if isinstance(packed, TracedPacked):
             return cls.from_padding_mask(packed.ids, packed.mask)
         # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
@@ -75,7 +78,10 @@ class TimeMajorRows:
 
     @classmethod
     def from_padding_mask(cls, ids: Tensor, real: Tensor) -> TimeMajorRows:
-        """Build time-major rows from the mask `real`, (rows, time), of real tokens, in a graph traced for export."""
+        """Build time-major rows in a graph that is traced for export; `real`, (rows, time), is the mask of real tokens.
+
+        `ids` are the ids of the real tokens, row by row.
+        """
         every = torch.arange(ids.shape[0], device=ids.device)
         sequence = torch.arange(real.shape[0], device=ids.device)
         yes = torch.ones_like(sequence, dtype=torch.bool)
@@ -95,16 +101,19 @@ class TimeMajorRows:
         return permute_rows(x, self.inverse, self.order)
 
     def initial_state(self, state: CellState) -> CellState:
-        """Return initial states of rows (sequences or documents), given those of sequences; later documents get 0."""
+        """Expand the initial states of sequences to rows; the rows of later documents of a sequence start with 0."""
         return tuple(part[self.sequence] * self.continues_state[:, None].to(part.dtype) for part in state)
 
     def final_state(self, state: CellState, sequences: int) -> CellState:
-        """Return the final states of sequences, (sequences, width), given those of rows (sequences or documents)."""
+        """Reduce the final states of rows to those of sequences, (sequences, width): the states of their last rows."""
         owner = self.sequence[self.last]
         return tuple(part.new_zeros(sequences, part.shape[1]).index_copy(0, owner, part[self.last]) for part in state)
 
     def windows(self, length: int) -> Iterator[tuple[slice, Tensor]]:
-        """Yield, for windows of `length` time steps, the slice of their tokens and the number of rows at each step."""
+        """Split the time steps into windows of `length` steps.
+
+        Yield, for each window, the slice of its tokens and the number of rows at each step.
+        """
         first = 0
         for start in range(0, len(self.sizes), length):
             sizes = self.sizes[start : start + length]
@@ -121,7 +130,7 @@ class VariationalDropout(nn.Module):
         self.dropout = Dropout(rate)
 
     def forward(self, x: Tensor, rows: TimeMajorRows) -> Tensor:
-        """Apply dropout to x, (n, width), in the time-major order of `rows`."""
+        """Apply dropout to x, (n, width), whose tokens are in the time-major order of `rows`; each row has one mask."""
         if not self.dropout.is_active:
             return x
         mask = self.dropout.factors(len(rows.sequence), x)
@@ -143,9 +152,10 @@ class RecurrentCells(nn.Module):
         drop: float = 0.0,
         clip: tuple[float, float] | None = None,
     ) -> None:
-        """Build an LSTM or GRU; `projection` is the width that hidden states are projected to (ELMo).
+        """Build an LSTM or GRU; `projection` is the width to which hidden states are projected (ELMo).
 
-        `drop` is the fraction of recurrent weights dropped per step (AWD-LSTM); `clip` bounds cell and output states.
+        `drop` is the fraction of recurrent weights dropped per step (AWD-LSTM); `clip` has the bounds of cell states
+        and of projected hidden states.
         """
         super().__init__()
         assert cell == "lstm" or not (projection or clip), "GRUs are neither projected nor clipped"
@@ -169,7 +179,7 @@ class RecurrentCells(nn.Module):
                 nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the number of weights to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the number of weights of this layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.recurrence += sum(p.numel() for p in self.parameters() if p.dim() == 2)
 
     @property
@@ -200,9 +210,10 @@ class RecurrentCells(nn.Module):
     def forward(
         self, x: Tensor, rows: TimeMajorRows, before: CellState | None = None, window: int | None = None
     ) -> tuple[Tensor, CellState]:
-        """Run the LSTM or GRU on x (n, inputs) in time-major order; return (n, outputs) and each row's final state.
+        """Run the LSTM or GRU on x, (n, inputs), whose tokens are in the time-major order of `rows`.
 
-        `before` is the initial state. Gradients are truncated after `window` time steps (truncated BPTT; None: never).
+        Return the outputs, (n, outputs), and the final state of each row. `before` is the initial state of each row
+        (None: 0). Gradients are truncated after `window` time steps (truncated BPTT; None: never).
         """
         kind, x = x.dtype, x.to(kernel_dtype(x))
         if rows.real is not None:
@@ -225,9 +236,12 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the LSTM or GRU on padded x for export, with the mask `real` of tokens; final states are meaningless."""
+        """Run the LSTM or GRU in an exported graph, on x padded by the mask `real`, (rows, time), of real tokens.
+
+        The final states that it returns are not valid, because they include padding.
+        """
         if self.clip is not None or self.weight_hr is not None:
-            raise TypeError("clipped or projected states have no ONNX operator")
+            raise TypeError("an LSTM with clipped or projected states cannot be exported to ONNX")
         inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
         dense = x[inverse].view(real.shape[0], real.shape[1], x.shape[-1])
         zero = x.new_zeros(1, dense.shape[0], self.width)
@@ -237,7 +251,10 @@ class RecurrentCells(nn.Module):
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """Run the LSTM or GRU kernel, with `sizes[t]` rows at time step t; return the outputs and final states."""
+        """Run the LSTM or GRU kernel on x, in which time step t has the next `sizes[t]` rows.
+
+        Return the outputs and the final states.
+        """
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
@@ -254,11 +271,11 @@ class RecurrentCells(nn.Module):
 
 
 class FlattenWeights(torch.autograd.Function):
-    """An autograd function that casts weights into one contiguous block of memory, as cuDNN requires."""
+    """An autograd function that copies weights into one contiguous block of memory, as cuDNN requires, with another dtype."""
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        """Return copies of the weights with the dtype `kind`, in one contiguous block of memory."""
+        """Return copies of the weights with the dtype `kind` that share one contiguous block of memory."""
         ctx.kinds = [weight.dtype for weight in weights]
         sizes = [weight.numel() for weight in weights]
         parts = torch.split(torch.empty(sum(sizes), dtype=kind, device=weights[0].device), sizes)
@@ -268,14 +285,14 @@ class FlattenWeights(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the weights, each cast to the dtype of its weight."""
+        """Return the gradient of each weight, cast to that weight's dtype."""
         made = [torch.empty_like(one, dtype=kind) for one, kind in zip(gradients, ctx.kinds, strict=True)]
         torch._foreach_copy_(made, gradients)
         return (None, *made)
 
 
 def kernel_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype that recurrent cells compute in: that of their input, or fp32 if cuDNN is too old for bf16."""
+    """Return the dtype in which recurrent cells compute: that of x, or fp32 if cuDNN does not support bf16."""
     old = x.is_cuda and (torch.backends.cudnn.version() or 0) < CUDNN_WITH_BF16  # type: ignore[no-untyped-call]
     return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
 
@@ -288,7 +305,11 @@ def run_by_steps(
     cell: CellKind = "lstm",
     clip: tuple[float, float] | None = None,
 ) -> tuple[Tensor, CellState]:
-    """Run an LSTM or GRU step by step; time step t has `sizes[t]` rows, and `clip` bounds cell and projected states."""
+    """Run an LSTM or GRU in a loop over time steps, where step t has the next `sizes[t]` rows of x.
+
+    Return the outputs and final states. `clip` has the bounds of cell states and of projected hidden states (None: no
+    bounds).
+    """
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
     outs: list[Tensor] = []
@@ -331,7 +352,10 @@ class RecurrentLayer(nn.Module):
     def forward(
         self, x: Tensor, rows: TimeMajorRows, before: CellState | None, window: int | None
     ) -> tuple[Tensor, CellState]:
-        """Run the recurrent layer from the state `before`, (n, inputs) → (n, outputs); also return its final state."""
+        """Run the recurrent layer on x, (n, inputs), from the state `before`; return (n, outputs) and the final state.
+
+        Tokens are in the time-major order of `rows`; BPTT is truncated after `window` time steps (None: never).
+        """
         out, state = self.cells(x, rows, before, window)
         out = self.dropout(out, rows)
         return (x + out if self.residual else out), state

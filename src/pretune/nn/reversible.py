@@ -5,8 +5,9 @@ Two streams of states alternately update each other:
     first  += attention(second)
     second += feed_forward(first)
 
-The inputs of a layer can be computed from its outputs. So a stack saves only the outputs of its last layer, and its backward pass
-recomputes the rest from there. Streams are fp32 whatever the branches compute in, so that updates can be subtracted accurately.
+The inputs of a layer can be computed from its outputs. So a stack saves only the outputs of its last layer, and its
+backward pass recomputes all other activations from them. Streams are fp32 even if the branches compute in half
+precision, so that updates can be subtracted accurately.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ReversibleLayer(nn.Module):
     def invert(
         self, first: Tensor, second: Tensor, context: AttentionContext, kind: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return both residual streams before the layer, given those after it, (n, width) fp32 each."""
+        """Recover the inputs of the layer, two residual streams, from its outputs, (n, width) fp32 each."""
         second = second - self.feed_forward.in_dtype(first, context, kind)
         return first - self.attention.in_dtype(second, context, kind), second
 
@@ -70,7 +71,10 @@ class ReversibleLayer(nn.Module):
 def run_reversible(
     layers: Sequence[ReversibleLayer], contexts: Sequence[AttentionContext], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:
-    """Run reversible layers on x (n, width); return the states, (n, 2 · width) fp32, after layers `wanted` (from 1)."""
+    """Run reversible layers on x, (n, width), and return the states, (n, 2 · width) in fp32, after the layers `wanted`.
+
+    Layers are counted from 1; `contexts` has one attention context per layer.
+    """
     parameters = [p for layer in layers for branch in (layer.attention, layer.feed_forward) for p in _trainable(branch)]
     return list(_Stack.apply(layers, contexts, wanted, x.dtype, x.float(), *parameters))  # type: ignore[no-untyped-call]
 
@@ -121,7 +125,11 @@ class _Stack(torch.autograd.Function):
 def _back(
     branch: ReversibleBranch, x: Tensor, context: AttentionContext, kind: torch.dtype, gradient: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-    """Recompute the output of a reversible branch; return it and, given its `gradient`, those of x and parameters."""
+    """Recompute the output of a reversible branch on x, and backpropagate through it.
+
+    `gradient` is the gradient of the output. Return the output, the gradient of x, and those of the branch's
+    parameters.
+    """
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         added = branch.in_dtype(x, context, kind)

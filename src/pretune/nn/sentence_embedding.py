@@ -1,7 +1,7 @@
 """Text embeddings: pool the hidden states of a text into one vector, then transform that vector.
 
-The parts are those of sentence-transformers (Reimers and Gurevych, 2019, arXiv:1908.10084): one or several concatenated poolings,
-then dense layers, layer normalization, dropout and scaling to unit length, in any order.
+The parts are those of sentence-transformers (Reimers and Gurevych, 2019, arXiv:1908.10084): one or several concatenated
+poolings, then dense layers, layer normalization, dropout and scaling to unit length, in any order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROMPT_COLUMN = "prompt"  # the column that marks the tokens of a prompt
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """The configuration of a linear layer with an activation and, optionally, a residual connection around both."""
+    """The configuration of a linear layer with an activation and, optionally, a residual connection around the two."""
 
     in_features: int
     out_features: int
@@ -212,7 +212,10 @@ class TextEmbedding:
         return last == [NormalizeSpec()] and self.truncate_dim is None
 
     def with_options(self, pooling: str | None = None, normalize: bool = False) -> Self:
-        """Return a copy of this description with another pooling, such as `start+mean`, or with unit-length vectors."""
+        """Return a copy of this description with another `pooling`, such as `start+mean`, or with unit-length vectors.
+
+        If `pooling` is None, the pooling stays the same; `normalize` adds a step that scales vectors to unit length.
+        """
         modes = tuple(pooling.split("+")) if pooling else self.pooling
         further = (NormalizeSpec(),) if normalize and not self.normalized else ()
         return replace(self, pooling=modes, transforms=(*self.transforms, *further))
@@ -225,7 +228,7 @@ class TextEmbedding:
         return min(width, self.truncate_dim or width)
 
     def describe(self, hidden: int) -> dict[str, Any]:
-        """Return pooling, dimension, similarity and prompts, for reports; `hidden` is the width of hidden states."""
+        """Return the pooling, dimension, similarity and prompts, for reports; `hidden` is the hidden states' width."""
         facts: dict[str, Any] = {"pooling": "+".join(self.pooling), "dimension": self.width(hidden)}
         facts |= {"normalized": self.normalized, "similarity": self.similarity}
         named = {name: prompt for name, prompt in self.prompts.items() if prompt}
@@ -304,6 +307,6 @@ def check_width(part: str, expected: int, width: int) -> int:
     if expected != width:
         raise PretuneError(
             f"the {part} of the text embedding expects vectors of size {expected}, but gets vectors of size {width}; "
-            "choose a pooling that gives that size"
+            f"choose another pooling, so that the vectors have the size {expected}"
         )
     return width

@@ -23,15 +23,15 @@ class Prunable(ResidualBranch):
 
     @property
     def unit_width(self) -> int:
-        """Return how many columns of the output matrix belong to each prunable unit, such as an attention head."""
+        """Return how many columns of the output matrix belong to each unit (attention head or feed-forward unit)."""
         raise NotImplementedError
 
     def unit_projections(self) -> list[Linear]:
-        """Return a layer's input projections, whose rows belong to its attention heads or feed-forward units."""
+        """Return the linear layers whose rows belong to units (attention heads or feed-forward units) of this layer."""
         raise NotImplementedError
 
     def keep_units(self, kept: Sequence[int]) -> None:
-        """Remove all units (attention heads or feed-forward units) of a layer but those with the indices `kept`."""
+        """Remove all units (attention heads or feed-forward units) of this layer except those at the indices `kept`."""
         chosen, width = torch.as_tensor(kept, dtype=torch.long), self.unit_width
         for linear in self.unit_projections():
             keep_rows(linear, chosen, width)
@@ -76,12 +76,15 @@ class PrunableUnits(Prunable):
         return 1
 
     def unit_projections(self) -> list[Linear]:
-        """Return the first matrix of the feed-forward network, from which the rows of pruned units are removed."""
+        """Return the first linear layer of the feed-forward network, whose rows are removed when units are pruned."""
         return [self.inner]
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep only some outputs of a linear layer: groups of `width` rows at indices `kept`, of each stacked matrix."""
+    """Keep only some outputs of a linear layer, in place: groups of `width` rows, at the group indices `kept`.
+
+    If the layer's weight consists of stacked matrices, this applies to each of them.
+    """
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)
@@ -90,7 +93,7 @@ def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
 
 
 def keep_columns(linear: Linear, kept: Tensor, width: int) -> None:
-    """Keep only some inputs of a linear layer: groups of `width` columns at the indices `kept`."""
+    """Keep only some inputs of a linear layer, in place: groups of `width` columns, at the group indices `kept`."""
     weight = linear.weight
     parts = weight.detach().view(weight.shape[0], -1, width)
     taken = parts.index_select(1, kept.to(weight.device)).flatten(1)

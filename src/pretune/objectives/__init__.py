@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from pretune.objectives.expression import parse_objective
+from pretune.objectives.expression import add_task_options, parse_objective
 from pretune.objectives.joint import JointObjective, Mixture, single_objective
 from pretune.objectives.objective import AddsTokens, Data, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.registry import OBJECTIVES, register_objective, register_task, task_names
@@ -25,6 +25,7 @@ __all__ = [
     "RenamedTask",
     "Task",
     "TwoSided",
+    "add_task_options",
     "parse_objective",
     "register_objective",
     "register_task",

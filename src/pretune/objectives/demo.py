@@ -35,7 +35,6 @@ ENCODED = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 BARE = Template(single=("A",), pair=("separator", "B"), target=("start", "A", "end"))  # of generative models
 VARIANTS = {"mlm": ["mlm(unit=span,mask_rate=0.3)"]}  # shown in addition to the default options
 LENGTH = SENTINELS = 512
-CLASSES = {"nsp": ("follows", "from elsewhere"), "sop": ("in order", "swapped"), "dlm": ("real", "fake")}
 
 # Used where the given text is not enough.
 DOCUMENTS = (
@@ -49,7 +48,7 @@ HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 
 
 @dataclass(frozen=True)
 class DemoData:
-    """The user's text and the built-in texts on which objectives are demonstrated, all tokenized with one tokenizer."""
+    """The user's text and built-in texts on which objectives are demonstrated, as token stores with one tokenizer."""
 
     tokenizer: Tokenizer
     text: Store
@@ -57,7 +56,10 @@ class DemoData:
     histories: Store
 
     def of(self, joint: JointObjective) -> tuple[Data, str]:
-        """Return demo data that the summed objectives `joint` can read, and a note if it is not the user's text."""
+        """Return demo data that the summed objectives `joint` can read, and a note such as "built-in pairs".
+
+        The note is "" if the data is the user's own text, which is used wherever the objectives read running text.
+        """
         bare = joint.objectives[0].name in ("lm", "bilm", "prefix") or joint.objectives[0].two_sided
         data = Data(self.tokenizer, BARE if bare else ENCODED, language_alpha=1.0)
         if not joint.objectives[0].two_sided:
@@ -104,7 +106,7 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
 
 
 def make_demo_data(text: str, folder: Path) -> DemoData:
-    """Build token stores in `folder`, one of the user's `text` and others of built-in texts, all with one tokenizer."""
+    """Build token stores in `folder`, one of the user's `text` and others of built-in texts, with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
     pairs = [side for pair in (*PAIRS, *TURNS) for side in pair]
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]
@@ -133,7 +135,22 @@ def demo_texts(value: Any) -> Iterable[str]:
 
 
 def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> dict[str, str]:
-    """Apply the summed objectives `joint` to a demo text of `material`; return model input and targets as text."""
+    """Apply the summed objectives `joint` to a demo text of `material`; return model input and targets as text.
+
+    `material` has the texts to choose from; `seed` seeds the random masks and noise.
+    """
+    joint, sequences, note = corrupt_demo(joint, material, seed)
+    row = render(joint, sequences, material.tokenizer, seed)
+    notes = "; ".join(filter(None, (note, row.get("note"))))
+    return row | ({"note": notes} if notes else {})
+
+
+def corrupt_demo(joint: JointObjective, material: DemoData, seed: int) -> tuple[JointObjective, Sequences, str]:
+    """Apply the summed objectives `joint` to a demo text of `material`, and return three results.
+
+    They are the objectives, fitted to the demo data; the corrupted sequences; and a note such as "built-in pairs",
+    which is "" if the text is the user's own.
+    """
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
     joint = JointObjective(parts)
@@ -148,10 +165,7 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
         note = "built-in texts, because it needs more than this one"
     packs = [epoch.pack(index) for index in range(len(epoch))]
     sequences = min((pack for pack in packs if len(pack.ids)), key=lambda pack: int(pack.index[0]))
-    sequences = joint.corrupt(sequences, material.tokenizer, draws)
-    row = render(joint, sequences, material.tokenizer, seed)
-    notes = "; ".join(filter(None, (note, row.get("note"))))
-    return row | ({"note": notes} if notes else {})
+    return joint, joint.corrupt(sequences, material.tokenizer, draws), note
 
 
 def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
@@ -177,7 +191,7 @@ def render(joint: JointObjective, sequences: Sequences, tokenizer: Tokenizer, se
 
 
 def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Sequences:
-    """Replace the masked tokens of the loss term `term` by random ones, as an untrained ELECTRA generator would."""
+    """Replace the masked tokens of the loss term `term` by random tokens, as an untrained ELECTRA generator would."""
     at, _ = sequences.targets[term]
     logits = torch.where(torch.as_tensor(tokenizer.specials), -torch.inf, 0.0).expand(len(at), -1)
     with torch.random.fork_rng(devices=[]):
@@ -190,25 +204,22 @@ def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Se
 def describe_target(joint: JointObjective, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
     """Return the prediction targets of the loss term named `term` as readable text."""
     at, target, *_ = sequences.targets[term]
-    if term in ("rtd", "trtd"):
-        return " ".join("r" if new else "o" for new in sequences.ids != target)
-    if term in CLASSES:
-        return ", ".join(CLASSES[term][int(number)] for number in target)
-    for task in (part for part in joint.objectives if isinstance(part, Task) and part.name == term):
-        said = task.describe_target(at, target, lambda a, b: " ".join(spell(sequences.ids[a : b + 1], tokenizer)))
-        if said is not None:
-            return said
-    if at.ndim > 1 and term == "bilm":
-        ways = [spell(target[at[:, 1] == way], tokenizer) for way in (0, 1)]
-        return f"{' '.join(ways[0])}; and from the end: {' '.join(ways[1])}"
+    own = [part for part in joint.objectives if part.name == term]
+    for part in own:
+        text = part.describe_target(at, target, sequences.ids, lambda ids: " ".join(spell(ids, tokenizer)))
+        if text is not None:
+            return text
     spoken = (" / " if len(sequences.lengths) > 1 else ", ").join(
         " ".join(part) for part in adjacent_targets(at if at.ndim == 1 else at[:, -1], target, sequences, tokenizer)
     )
-    return spoken if term in {part.name for part in joint.objectives} else f"{term}: {spoken}"
+    return spoken if own else f"{term}: {spoken}"
 
 
 def adjacent_targets(at: Array, target: Array, sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
-    """Return the target tokens as words, one list per run of adjacent positions in `at`, without end-of-text tokens."""
+    """Return the target tokens as words, grouped into runs of adjacent positions, without end-of-text tokens.
+
+    `at` (m,) has the positions of the targets in the packed sequences, and `target` (m,) their token ids.
+    """
     owner = sequences.owner[np.minimum(at, len(sequences.ids) - 1)]
     end = tokenizer.role("end")
     grouped = groupby(range(len(at)), key=lambda i: (int(owner[i]), int(at[i]) - i))
@@ -222,6 +233,6 @@ def split_words(sequences: Sequences, tokenizer: Tokenizer) -> list[list[str]]:
 
 
 def spell(ids: Sequence[int] | Array, tokenizer: Tokenizer) -> list[str]:
-    """Return the words of token ids; special tokens keep their names, and the first sentinels become <X>, <Y>, <Z>."""
+    """Convert token ids to words; special tokens keep their names, and the first sentinels become <X>, <Y>, <Z>."""
     named = {tokenizer.role(f"sentinel {number}"): f"<{name}>" for number, name in enumerate("XYZ")}
     return [named.get(int(i)) or tokenizer.vocabulary[int(i)] for i in ids]

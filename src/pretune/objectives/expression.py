@@ -1,18 +1,21 @@
-"""Objective expressions.
+"""Objective expressions: the language in which users name objectives, set their options, and combine them.
 
-mlm                       one objective
-mlm(mask_rate=0.3)             with options
-classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
-classify on elmo/biattentive    the same with additional learned word vectors and the layers of BCN
-mlm+nsp, classify+0.5*lm  joint: one arranges the text, each corrupts it in turn, one forward pass, all losses
-0.9*mlm|0.1*lm            alternating: packs are divided by weight
-a: classify|b: classify   tasks under names of their own
+mlm                             one objective
+mlm(mask_rate=0.3)              an objective with options
+classify on mix/bilstm          a task on a learned mix of all layers, with LSTMs between the mix and its head
+classify on layers(4,8)         a task on two layers, concatenated
+classify on elmo/biattentive    a task on ELMo's mix and learned word vectors, with a biattentive network (BCN)
+mlm+nsp, classify+0.5*lm        a sum: one objective arranges the text, each corrupts it, one forward pass, all losses
+0.9*mlm|0.1*lm                  a mixture: each batch is for one of the objectives, and the batches are divided by weight
+a: classify|b: classify         two tasks of the same kind under their own names
 
-Strings among the options stand in double quotes: generate(prefix="translate, please: ").
+Strings among the options stand in double quotes: generate(prefix="translate, please: "). Mappings stand in braces:
+classify(class_weight={spam: 5}).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -42,14 +45,14 @@ INTERVALS = {
     **dict.fromkeys(
         ("generator_layers", "generator_hidden_size", "generator_heads", "window", "max_turns", "num_parts"), SIZE_RANGE
     ),
-    **dict.fromkeys(("num_beams", "max_new_tokens", "n_best", "stride"), SIZE_RANGE),
+    **dict.fromkeys(("num_beams", "max_new_tokens", "n_best", "stride", "ngram_size"), SIZE_RANGE),
     **dict.fromkeys(("max_span_length", "max_ngram", "max_answer_length", "max_question_length"), SIZE_RANGE),
     **dict.fromkeys(("hidden_size", "static_masks", "overlap", "max_candidates", "num_held_out"), COUNT_RANGE),
 }
 _TERM = re.compile(
     r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
     r"(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
-    r"\s*(?:\bon\s+(?P<layers>\w+)(?:\s*/\s*(?P<top>\w+))?)?\s*"
+    r"\s*(?:\bon\s+(?P<layers>\w+(?:\([\d,\s]*\))?)(?:\s*/\s*(?P<top>\w+))?)?\s*"
 )
 
 
@@ -74,14 +77,59 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
             joints.append((1.0, JointObjective(tuple(parts))))
     total = sum(share for share, _ in joints)
     if total <= 0:
-        raise PretuneError(f"objective {quote(text)}: all weights are 0; give one a weight above 0")
+        raise PretuneError(f"objective {quote(text)}: all weights are 0; give at least one objective a weight above 0")
     return Mixture(tuple((share / total, joint) for share, joint in joints))
 
 
+def add_task_options(text: str, options: Mapping[str, Any]) -> str:
+    """Add `options` to the tasks in an objective expression that have them, and return the new expression.
+
+    An option that the expression sets already, or that none of its tasks has, is an error.
+
+    >>> add_task_options("classify(pooling=mean)+0.5*lm", {"threshold": 0.3, "class_weight": {"spam": 5}})
+    'classify(pooling=mean,threshold=0.3,class_weight={"spam": 5})+0.5*lm'
+    """
+    used = set[str]()
+
+    def extend(term: str) -> str:
+        match = _TERM.fullmatch(term)
+        kind = OBJECTIVES.get(match["name"]) if match else None
+        if match is None or kind is None or not issubclass(kind, Task):  # `parse_objective` reports what is wrong
+            return term
+        own = {key: value for key, value in options.items() if key in {field.name for field in fields(kind)}}  # type: ignore[arg-type]
+        given = [setting for setting in _split(match["options"] or "", ",") if setting.strip()]
+        for key in own.keys() & {setting.partition("=")[0].strip() for setting in given}:
+            raise PretuneError(
+                f"objective {quote(term.strip())}: the expression and an option of the command both set {key}; remove one of them"
+            )
+        used.update(own)
+        settings = ",".join([*given, *(f"{key}={format_option(value)}" for key, value in own.items())])
+        rest = term[match.end("options") + 1 :] if match["options"] is not None else term[match.end("name") :]
+        return f"{term[: match.end('name')]}({settings}){rest}" if own else term
+
+    text = "|".join("+".join(map(extend, _split(side, "+"))) for side in _split(text, "|"))
+    for key in options.keys() - used:
+        raise PretuneError(f"the objective {quote(text)} has no option {key}; remove this option")
+    return text
+
+
+def format_option(value: Any) -> str:
+    """Return the value of an option as text for an objective expression.
+
+    >>> format_option("mean"), format_option(0.3), format_option({"a b": 5})
+    ('mean', '0.3', '{"a b": 5}')
+    """
+    if isinstance(value, Mapping):  # as JSON, which is YAML too; quotes inside strings would end them for `_split`
+        text = re.sub(r"\\(.)", lambda m: r"\u0022" if m[1] == '"' else m[0], json.dumps(value, ensure_ascii=False))
+        return "".join(c if c.isprintable() else rf"\U{ord(c):08x}" for c in text)  # line breaks of YAML among others
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _split(text: str, mark: str) -> Iterable[str]:
-    """Split an expression at each character `mark` that is outside of parentheses and quotes."""
+    """Split an expression at each character `mark` that is outside of parentheses, braces and quotes."""
     quoted = r'"[^"]*"'
-    return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
+    braces = rf'\{{(?:[^"{{}}]|{quoted})*\}}'
+    return re.split(rf'\{mark}(?=(?:[^"(){{}}]|{quoted}|{braces}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
@@ -118,17 +166,17 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
     if match["layers"] is not None:
         if not isinstance(objective, Task) or objective.uses_language_model_head:
             raise PretuneError(
-                f"objective {text!r}: {name} reads the last layer only, because it has no head of its own; leave out `on {match['layers']}`"
+                f"objective {text!r}: {name} reads the last layer only, because it has no head of its own; remove `on {match['layers']}`"
             )
         objective = OnLayerFeatures(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     if match["own"] is not None:
         if not isinstance(objective, Task):
             raise PretuneError(
-                f"objective {text!r}: only tasks can be renamed, and {name} is not a task; leave out the name {match['own']!r}"
+                f"objective {text!r}: only tasks can be renamed, and {name} is not a task; remove the name {match['own']!r}"
             )
         if match["own"] in OBJECTIVES:
             raise PretuneError(
-                f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"
+                f"objective {text!r}: {match['own']} is already the name of an objective; choose another name"
             )
         check_objective_name(match["own"], f"objective {text!r}")
         objective = RenamedTask(objective, match["own"])

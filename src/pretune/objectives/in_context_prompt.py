@@ -11,9 +11,10 @@ Row = Mapping[str, Any]  # the fields of an example by role, such as text, pair 
 
 @dataclass(frozen=True)
 class InContextPrompt:
-    """Base class of prompt formats for in-context learning: candidate answers, gold answers, and parsing of outputs.
+    """Base class of prompt formats for in-context learning, one for each kind of task, such as classification.
 
-    The model ranks the candidates by likelihood; without candidates, it generates at most `max_tokens` tokens.
+    A subclass defines the candidate answers, the gold answer, and how the model's output becomes an answer. The model
+    ranks the candidates by likelihood; without candidates, it generates at most `max_tokens` tokens.
     """
 
     max_tokens: int = 32
@@ -21,7 +22,7 @@ class InContextPrompt:
     per_class: ClassVar[bool] = False  # whether the number of examples in the prompt is per class rather than in total
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return values for the placeholders of the prompt template that are not fields of the example `row`."""
+        """Return values for placeholders of the prompt template that do not name fields of the example `row`."""
         return {}
 
     def candidates(self, row: Row) -> Sequence[str]:
@@ -33,5 +34,8 @@ class InContextPrompt:
         raise NotImplementedError
 
     def answer(self, row: Row, output: Any) -> dict[str, Any]:
-        """Return the answer to the example `row`, given the log-likelihoods of its candidates or the generated text."""
+        """Return the answer to the example `row`, given the model's `output` for it.
+
+        `output` has the log-likelihoods of the candidates or, if there are none, is the generated text.
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Combinations of objectives: joints share a forward pass, mixtures alternate between joints."""
+"""Combinations of objectives: joint objectives share one forward pass, mixtures alternate between joint objectives."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ class JointObjective:
             patterns = " and ".join(f"{part.name} {part.pattern.name}" for part in parts if part.pattern)
             problem = f"incompatible attention patterns ({patterns})"
         if problem:
-            raise PretuneError(f"objective {self}: {problem}; alternate them with | instead of adding them with +")
+            raise PretuneError(
+                f"objective {self}: {problem}; alternate the objectives with |, as in a|b, instead of adding them with +"
+            )
 
     def __str__(self) -> str:
         return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
 
     @property
     def objectives(self) -> list[Objective]:
-        """Return the objectives of a weighted sum of objectives, without their weights."""
+        """Return the objectives of the sum, without their weights."""
         return [part for _, part in self.parts]
 
     @property
@@ -74,13 +76,16 @@ class JointObjective:
         return max(part.static_masks for part in self.objectives)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide data into batches by the first objective that requires its own batches, else by the first of all."""
+        """Divide data into batches by the `arrange` method of one objective, because all objectives share the batches.
+
+        It is the first objective that needs its own arrangement (`owns_arrangement`) or, if none does, the first one.
+        """
         chosen = next((part for part in self.objectives if part.owns_arrangement), self.objectives[0])
         return chosen.arrange(data, packing, draws.repeat(self.static_masks))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Return the sequences of a batch after all objectives have corrupted them and set their targets."""
-        for part in self.objectives:
+        """Corrupt the sequences of a batch by each objective in turn; the result has the targets of all of them."""
+        for part in sorted(self.objectives, key=lambda part: part.corrupts_last):
             sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.static_masks))
         return sequences
 
@@ -101,7 +106,10 @@ class JointObjective:
         return packing.capacity(room)
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the losses of all objectives on a batch, from one shared forward pass of the backbone."""
+        """Return the losses of all objectives on a batch, from one shared forward pass of the backbone.
+
+        `heads` has the head of each objective by name.
+        """
         # All layers contain the last one, so that the other objectives share the same forward pass.
         shared = CachedBackbone(backbone, keep="all" if self.reads_all_layers else None)
         total = Loss()
@@ -112,13 +120,13 @@ class JointObjective:
             total.sums |= loss.sums
             total.logs |= loss.logs
             total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}
-            total.carry = loss.carry if loss.carry is not None else total.carry
+            total.state = loss.state if loss.state is not None else total.state
         return total
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of weighted sums of objectives (JointObjective), each trained on its share of the batches."""
+    """A mixture of JointObjectives (weighted sums), among which the training batches are divided by shares."""
 
     shares: tuple[tuple[float, JointObjective], ...]  # shares add up to 1
 
@@ -129,7 +137,7 @@ class Mixture:
 
     @property
     def joints(self) -> list[JointObjective]:
-        """Return the weighted sums of objectives that the mixture alternates between, without their shares."""
+        """Return the weighted sums of objectives between which the mixture alternates, without their shares."""
         return [joint for _, joint in self.shares]
 
     @property
@@ -148,7 +156,10 @@ class Mixture:
         return any(part.needs_host_sync for part in self.objectives)
 
     def joined(self, objective: Objective) -> Mixture:
-        """Return a copy of the mixture that also computes the loss of `objective` on every batch."""
+        """Return a copy of the mixture that also computes the loss of `objective` on every batch.
+
+        The objective is added to each weighted sum, with the weight 1.
+        """
         return Mixture(tuple((share, JointObjective((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:

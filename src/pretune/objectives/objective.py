@@ -1,6 +1,6 @@
 """The contract of an objective, its data and its loss.
 
-An objective is a task with its own parameters; self-supervised and supervised objectives are the same kind of thing:
+An objective defines what a model learns from; self-supervised and supervised objectives have the same contract:
 
     arrange(data, packing, draws) → epoch        which texts make up which sequences, in which packs
     corrupt(sequences, draws)     → sequences    masks, noise, permutations, targets; a pure function
@@ -48,7 +48,11 @@ LogitsFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 @dataclass
 class Data:
-    """The training data of an objective: documents of a token store or labeled rows, with tokenizer and template."""
+    """The training data of an objective: documents of a token store or labeled rows, with tokenizer and template.
+
+    `documents` has the indices of the documents to use, and `languages` the number of each language. Languages are
+    sampled by their share of the text to the power `language_alpha`.
+    """
 
     tokenizer: Tokenizer
     template: Template
@@ -73,7 +77,9 @@ class Data:
     def require_store(self, name: str) -> Store:
         """Return the token store of the corpus; raise an error that names the objective `name` if there is none."""
         if self.store is None:
-            raise PretuneError(f"{name} reads raw text, but got labeled rows; give it a corpus or a store")
+            raise PretuneError(
+                f"{name} reads raw text, but the data are labeled rows; give a text corpus or a token store"
+            )
         return self.store
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
@@ -85,13 +91,17 @@ class Data:
 
 @dataclass
 class Loss:
-    """The loss terms of a batch by name, as sums over targets; the training loop divides by the number of targets."""
+    """The loss terms of a batch by name, as sums over targets; `over` divides each by its number of targets.
+
+    `weights` are the weights of the terms in the total loss (default 1), `logs` further sums to log, `state` the
+    recurrent state after the batch, and `packed` the tokens that were read, if they differ from the batch's.
+    """
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     # Further sums, named TERM/WHAT, that are divided by the total of TERM, or by the sum named TERM/WHAT/of.
     logs: dict[str, Tensor] = field(default_factory=dict)
-    carry: Any = None
+    state: Any = None  # the recurrent state or memory after the batch, from which the next batch continues
     # The tokens that the model read, if they differ from the batch's: the other objectives of a joint read them, too.
     packed: tuple[Packed, ...] | None = None
 
@@ -107,14 +117,18 @@ def _or_one(total: float | Tensor) -> float | Tensor:
 
 @dataclass(frozen=True)
 class Export:
-    """A part of a head that can be saved as a separate model, such as ELECTRA's generator."""
+    """A part of a head that can be saved as a separate model, such as ELECTRA's generator.
+
+    `inside` is the prefix of its parameter names, `sizes` has the keys of config.json in which it differs from the
+    whole model, and `heads` are the names of its heads.
+    """
 
     inside: str  # the prefix of its parameters, which carry a model's usual names after the prefix
     sizes: dict[str, int]  # keys of config.json in which it differs
     heads: frozenset[str]
 
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict of a separately saved part of a model, given the state dict of the whole model."""
+        """Return the state dict of the exported part, taken from the state dict of the whole model."""
         shared = {
             name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
         }
@@ -122,7 +136,9 @@ class Export:
 
 
 def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Divide each sum by its loss term's number of targets in `totals` or, if `sums` has a key `NAME/of`, by that sum.
+    """Divide each sum by its loss term's number of targets, which `totals` has.
+
+    A sum NAME for which `sums` has an entry `NAME/of` is divided by that entry instead, which is then left out.
 
     >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -134,13 +150,17 @@ def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> 
 class Objective:
     """Base class of training objectives, which define how data is arranged and corrupted, a head, and a loss.
 
-    A subclass sets `name` and implements `arrange`, `corrupt`, `max_targets`, `head` and `loss`.
+    A subclass sets `name` and implements `arrange`, `corrupt`, `max_targets`, `head` and `loss`. The other class
+    attributes have defaults: `pattern` is the attention pattern that the objective needs (None: any),
+    `owns_arrangement` says whether it needs its own arrangement of the text, and `corrupts` whether it changes the
+    tokens that the model reads.
     """
 
     name: ClassVar[str]
     pattern: ClassVar[Pattern | None] = None  # the attention pattern it needs; None: any
     owns_arrangement: ClassVar[bool] = False  # whether it needs its own arrangement of the text
     corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
+    corrupts_last: ClassVar[bool] = False  # whether it then changes tokens that no other objective of a joint predicts
     reads_all_layers: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
     two_sided: ClassVar[bool] = False  # see TwoSided
     adds_tokens: ClassVar[bool] = False  # see AddsTokens
@@ -174,7 +194,10 @@ class Objective:
         return False
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Divide an epoch's data into sequences and batches within the limits `packing`; `draws` are random numbers."""
+        """Divide an epoch's data into sequences and batches within the size limits `packing`, in random order.
+
+        `draws` has the random numbers of the epoch.
+        """
         raise NotImplementedError
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -193,8 +216,16 @@ class Objective:
         """Return the loss of a batch, given the head and the backbone of the model."""
         raise NotImplementedError
 
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the targets of a demonstration as readable text; None if the targets are tokens to predict.
+
+        `at` and `target` are the positions and the values of the objective's targets, as `corrupt` sets them; `ids`
+        (n,) are the token ids that the model reads, and `spell` decodes token ids.
+        """
+        return None
+
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target, for fixed tensor shapes; only for encoder-decoders."""
+        """Return the batch limits of the encoder's and the decoder's sequences; only for encoder-decoders."""
         raise NotImplementedError
 
     def max_packing(self, packing: Packing) -> Packing:
@@ -202,12 +233,12 @@ class Objective:
         raise NotImplementedError
 
     def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> LabeledRows | Dialogues:
-        """Read the table rows or dialogues to train on; `errors` says what to do about invalid UTF-8."""
+        """Read the table rows or dialogues to train on; `errors` selects the handling of invalid UTF-8."""
         raise NotImplementedError
 
 
 class TwoSided(Objective):
-    """Base class of encoder-decoder objectives (read a source, generate a target); subclasses implement `sides`."""
+    """Base class of objectives for encoder-decoders, with source and target sequences; subclasses implement `sides`."""
 
     two_sided: ClassVar[bool] = True
 
@@ -225,18 +256,25 @@ class LearnsFromRows(Objective):
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Run the backbone on a batch; return the cross-entropy over the vocabulary at the targets of loss term `name`."""
+    """Run the backbone on a batch; return the cross-entropy over the vocabulary at the targets of loss term `name`.
+
+    `smoothing` is the amount of label smoothing.
+    """
     targets = batch.targets[name]
     states = backbone(*batch.packed, state=batch.state)
     loss = vocabulary_loss(name, head, states.last[targets.at], backbone.embed.tokens, targets, smoothing)
-    loss.carry = states.state
+    loss.state = states.state
     return loss
 
 
 def vocabulary_loss(
     name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
 ) -> Loss:
-    """Return the cross-entropy over the vocabulary, given states (m, width) at targets and embeddings `tokens`."""
+    """Return the cross-entropy over the vocabulary at targets, as loss term `name`.
+
+    `states` (m, width) are the hidden states at the m targets, `tokens` (vocabulary, width) the token embeddings, and
+    `smoothing` is the amount of label smoothing.
+    """
     keys: list[str] = []
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -254,7 +292,8 @@ def map_logits_in_chunks(
 ) -> list[tuple[Tensor, ...]]:
     """Call `look(logits, target, weight)` on chunks of the targets, to save memory, and return the results in order.
 
-    The logits come from `head(states, tokens)`; if there are several chunks, the backward pass recomputes them.
+    The logits come from `head(states, tokens)`, with hidden states (m, width) and token embeddings (vocabulary, width).
+    If there are several chunks, the backward pass computes their logits again.
     """
 
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -269,7 +308,7 @@ def map_logits_in_chunks(
 
 
 def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
-    """Return the cross-entropy summed over targets, and log the number of correct predictions.
+    """Return the cross-entropy summed over targets as loss term `name`, and log the number of correct predictions.
 
     With label smoothing (Szegedy et al., 2016), the share `smoothing` of each target is spread over all classes, and
     the cross-entropy without smoothing is logged as `plain`.

@@ -7,7 +7,7 @@ A class is registered by a decorator:
     class Summarize(Task):
         name: ClassVar[str] = "summarize"
 
-Modules of this package are found by themselves. A package outside declares its classes as entry points of the groups
+Modules of this package are imported automatically. Another package declares its classes as entry points of the groups
 `pretune.objectives` and `pretune.tasks`; it then needs no decorator.
 """
 
@@ -56,7 +56,7 @@ def check_objective_name(name: str, where: str) -> None:
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise PretuneError(
-            f"{where}: {name!r} cannot be the name of an objective; use letters, digits and underscores, not a digit first"
+            f"{where}: {name!r} cannot be the name of an objective; use letters, digits and underscores, and a letter or an underscore first"
         )
     if hasattr(nn.ModuleDict(), name):
         raise PretuneError(
@@ -112,13 +112,13 @@ def _from_entry_points() -> dict[str, type[Objective]]:
             if not (isinstance(kind, type) and issubclass(kind, base)):
                 raise PretuneError(
                     f"the entry point {entry!r} of the group {group} is not a class derived from "
-                    f"pretune.{base.__name__}; repair or uninstall the package"
+                    f"pretune.{base.__name__}; update or uninstall the package that declares it"
                 )
             check_objective_name(kind.name, f"the entry point {entry!r} of the group {group}")
             if _registered.get(kind.name, kind) is not kind:
                 raise PretuneError(
                     f"the entry point {entry!r} of the group {group} registers {kind.name!r}, which is already the name "
-                    "of another objective; rename it or uninstall the package"
+                    "of another objective; rename the class or uninstall the package"
                 )
             found[kind.name] = kind
     return found

@@ -1,7 +1,7 @@
-"""Vectorized random choices and reorderings inside segments: rows of different lengths that lie end to end in one array.
+"""Vectorized random choices and reorderings inside segments: rows of different lengths, concatenated in one array.
 
-`lengths` (b,) are the lengths of the segments and n is their sum. The draws of a segment depend on its `index` and on
-positions inside it, never on other segments.
+There are b segments; `lengths` (b,) are their lengths, and n is the sum of the lengths. The random numbers of a segment
+depend on its number in `index` (b,) and on positions inside it, never on other segments.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def segment_starts(lengths: Array) -> Array:
 
 
 def segment_ids(lengths: Array) -> Array:
-    """Return the number of the segment that each entry of a concatenated array belongs to, (n,)."""
+    """Return, for each entry of a concatenated array, the number of its segment (from 0), (n,)."""
     return np.repeat(np.arange(len(lengths)), lengths)
 
 
 def segment_positions(lengths: Array) -> Array:
-    """Return the position of each entry of a concatenated array inside its segment, (n,)."""
+    """Return, for each entry of a concatenated array, its position inside its segment (from 0), (n,)."""
     return np.arange(int(lengths.sum())) - np.repeat(segment_starts(lengths), lengths)
 
 
@@ -51,7 +51,7 @@ def segment_sum(values: Array, lengths: Array) -> Array:
 
 
 def segment_shuffle(lengths: Array, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return the indices (n,) of concatenated entries, shuffled in each segment.
+    """Return indices (n,) that shuffle the entries of a concatenated array within each segment.
 
     The name `purpose` and the segments' numbers `index` (b,) seed the random numbers.
     """
@@ -63,7 +63,10 @@ def segment_shuffle(lengths: Array, draws: EpochRandom, purpose: str, index: Arr
 
 
 def segment_sample(lengths: Array, counts: Array, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return a mask (n,) with counts[i] random entries of segment i; `purpose` and `index` seed the draws."""
+    """Return a mask (n,) that is True for counts[i] random entries of each segment i.
+
+    The name `purpose` and the segments' numbers `index` (b,) seed the random numbers.
+    """
     order = segment_shuffle(lengths, draws, purpose, index)
     picked = np.zeros(len(order), dtype=bool)
     picked[order[span_indices(segment_starts(lengths), counts)]] = True
@@ -71,7 +74,10 @@ def segment_sample(lengths: Array, counts: Array, draws: EpochRandom, purpose: s
 
 
 def local_shuffle(lengths: Array, window: int, draws: EpochRandom, purpose: str, index: Array) -> Array:
-    """Return the indices (n,) of concatenated entries, shuffled in each segment by at most `window` positions."""
+    """Return indices (n,) that shuffle the entries of each segment by at most `window` positions.
+
+    The name `purpose` and the segments' numbers `index` (b,) seed the random numbers.
+    """
     place = segment_positions(lengths)
     moved = place + (window + 1) * draws.uniform(purpose, np.repeat(index, lengths), place)
     keys = (segment_ids(lengths) << (PLACE + CHANCE)) | (moved * (1 << PLACE)).astype(np.int64)
@@ -79,7 +85,11 @@ def local_shuffle(lengths: Array, window: int, draws: EpochRandom, purpose: str,
 
 
 def reorder_groups(begins: Array, order: Array) -> Array:
-    """Return the indices (n,) that put groups of adjacent entries into `order`; groups start where `begins` is True."""
+    """Return indices (n,) that put groups of adjacent entries into a new order.
+
+    A group starts at each entry where `begins` (n,) is True; `order` lists the numbers of the groups, from 0, in their
+    new order.
+    """
     first = np.flatnonzero(begins)
     sizes = np.diff(np.concatenate([first, [len(begins)]]))
     return span_indices(first[order], sizes[order])

@@ -53,7 +53,7 @@ class Examples(Protocol):
     def take(self, rows: Iterable[int]) -> Self: ...
 
     def asked(self, row: int) -> str:
-        """Return the input of example number `row` as one text, so that duplicates can be found."""
+        """Return the input of example number `row` as one text, by which duplicate examples are found."""
 
     def place(self, row: int) -> str:
         """Return the file and line of example number `row`, for error messages."""
@@ -63,7 +63,12 @@ class Examples(Protocol):
 
 
 class Task(Objective):
-    """Base class of supervised tasks: objectives that learn from labeled examples and predict answers for new ones."""
+    """Base class of supervised tasks: objectives that learn from labeled examples and predict answers for new ones.
+
+    `output_per` says what has one row of outputs; with "text", the answer is generated. `settings` are fine-tuning
+    settings whose defaults differ for the task, and `in_context_template` is its default prompt ("" if it cannot be
+    prompted).
+    """
 
     owns_arrangement: ClassVar[bool] = True
     output_per: ClassVar[Literal["sequence", "token", "text"]] = (
@@ -110,13 +115,18 @@ class Task(Objective):
         return False
 
     @property
+    def reads_several_layers(self) -> bool:
+        """Return whether the head reads other layers than the last one."""
+        return False
+
+    @property
     def uses_language_model_head(self) -> bool:
-        """Return whether the task uses the output layer of a language model instead of its own head."""
+        """Return whether the task uses the output layer of a language model instead of a head of its own."""
         return self.shared_head in LANGUAGE_MODEL_HEADS
 
     @property
     def unwrapped(self) -> Any:
-        """Return the task itself, without wrapper objects such as one that renames it."""
+        """Return the innermost task, without wrappers (a wrapper can rename a task, for example)."""
         return self
 
     def has_option(self, name: str) -> bool:
@@ -131,7 +141,10 @@ class Task(Objective):
         return table_rows(file)
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Read examples from a file; `columns` maps roles such as text to columns; `answered` requires gold answers."""
+        """Read examples from a file; with `answered`, every example must have its gold answer.
+
+        `columns` maps roles, such as text or label, to the names of columns.
+        """
         raise NotImplementedError
 
     def fit(self, examples: Any) -> Self:
@@ -150,7 +163,8 @@ class Task(Objective):
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return the examples as token sequences of at most `length` tokens.
 
-        Their label `example` is the number of the example; sequences with the same label `group` share a batch.
+        The label `example` of a sequence is the number of its example; sequences with the same label `group` share a
+        batch.
         """
         raise NotImplementedError
 
@@ -159,18 +173,21 @@ class Task(Objective):
         return plan_epoch(self.tokenize_examples(data, packing.length), packing, draws)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the maximum number of prediction targets per batch, by loss term: one per sequence."""
+        """Return the maximum number of targets per batch, by loss term: the number of sequences in a batch."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def begin(self, head: nn.Module) -> None:
-        """Undo `finish`, so that training can continue: take statistics of the training labels out of a head again."""
+        """Undo `finish` before training continues: take the statistics of the labels out of the head's weights."""
 
     def finish(self, head: nn.Module) -> Self:
-        """Fold statistics of the training labels (such as the mean) into a head; return the task without them."""
+        """Fold statistics of the labels, such as their mean, into the weights of a trained head.
+
+        The head then predicts on the original scale. Return the task without these statistics.
+        """
         return self
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the outputs of the head for the last layer of the backbone, one row per sequence or per token."""
+        """Run the backbone on a batch and return the head's outputs, one row per sequence or per token."""
         states = backbone(*batch.packed).last
         out: Tensor = head(states, batch.packed[-1]) if self.output_per == "sequence" else head(states)
         return out
@@ -200,19 +217,28 @@ class Task(Objective):
         """Return each answer with its gold answer and score; tasks that rank candidates return one entry per query."""
         raise NotImplementedError
 
+    def gold_and_predicted(self, answers: Sequence[Answer], examples: Any) -> tuple[list[Any], list[Any]]:
+        """Return two lists for custom metrics, the gold answers and the predicted answers; by default as texts."""
+        judged = self.judge(answers, examples)
+        return [one.expected for one in judged], [one.answer for one in judged]
+
     def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
         """Return the options, such as a decision threshold, with which `answers` to held-out examples score best."""
         return {}
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return a description of the majority-class baseline and its answers to examples `judged`; None if undefined.
+        """Return a description of the majority-class baseline and its answers to the examples `judged`.
 
-        The answer to every example is the most frequent one among the training examples, `learned`.
+        Every answer is the most frequent gold answer among the training examples, `learned`. Return None if the task
+        has no such baseline.
         """
         return None
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return what other baselines, trained on the examples `learned`, predict for examples `judged`, by name."""
+        """Return the answers of simple baselines to the examples `judged`, by the name of the baseline.
+
+        The baselines are fitted to the examples `learned`.
+        """
         return {}
 
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> InContextPrompt:
@@ -222,14 +248,11 @@ class Task(Objective):
     # -- demonstration ----------------------------------------------------------------------------------------------
 
     def demonstration(self) -> Any:
-        """Return a few examples that show what the task does, for `pretune show --example`."""
+        """Return a few examples of the task, which `pretune show` displays."""
         raise NotImplementedError
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return a demonstration's targets, at tokens `at`, as readable text; None if the targets are tokens.
-
-        `spell(first, last)` returns the text of the tokens from `first` to `last`.
-        """
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the labels of a demonstration's targets, separated by commas; None for a task without labels."""
         if not self.labels:
             return None
         numbers = target.nonzero()[1] if target.ndim > 1 else target

@@ -16,7 +16,10 @@ C = TypeVar("C", bound=type)
 
 
 class Delegated:
-    """A descriptor that reads the attribute of the same name from the object that an instance wraps."""
+    """A descriptor that forwards reading an attribute to the object that an instance wraps.
+
+    `wrapped` is the attribute that holds the wrapped object, and `name` the attribute to read from it.
+    """
 
     def __init__(self, wrapped: str, name: str) -> None:
         self.wrapped, self.name = wrapped, name  # the attribute with the wrapped object, and the member to read
@@ -26,7 +29,10 @@ class Delegated:
 
 
 def delegate(wrapped: str, members: Iterable[str]) -> Callable[[C], C]:
-    """Return a class decorator that forwards `members` to the attribute `wrapped`, unless the class defines them."""
+    """Return a class decorator that lets instances read `members` from the object that they wrap.
+
+    `wrapped` is the attribute with the wrapped object. Members that the class itself defines are not forwarded.
+    """
 
     def decorate(wrapper: C) -> C:
         for name in members:
@@ -38,7 +44,7 @@ def delegate(wrapped: str, members: Iterable[str]) -> Callable[[C], C]:
 
 
 def public_members(contract: type) -> set[str]:
-    """Return the names of all public members of a class and its base classes."""
+    """Return the names of all public members of the class `contract` and its base classes."""
     return {name for base in contract.__mro__[:-1] for name in vars(base) if not name.startswith("_")}
 
 
@@ -56,7 +62,7 @@ class WrappedTask(Task):
     task: Task
 
     def with_task(self, task: Task) -> Self:
-        """Return a copy of a task wrapper that wraps `task` instead of its present task."""
+        """Return a copy of this wrapper that wraps the task `task` instead of its own."""
         return replace(self, task=task)  # type: ignore[type-var]
 
     def fit(self, examples: Any) -> Self:
@@ -68,7 +74,10 @@ class WrappedTask(Task):
         return self.with_task(self.task.with_tokenizer(tokenizer))
 
     def finish(self, head: Any) -> Self:
-        """Fold statistics of the training labels into a head; return a copy of the wrapper with a task without them."""
+        """Fold statistics of the labels, such as their mean, into a trained head, as the wrapped task does.
+
+        Return a copy of the wrapper with the task that no longer has these statistics.
+        """
         return self.with_task(self.task.finish(head))
 
 
@@ -87,7 +96,10 @@ class WrappedBackbone(TaskHeadParts):
     backbone: Any
 
     def cached_other(self, other: Any) -> Any:
-        """Return the backbone `other`, with a cache of its states if this backbone has a cache."""
+        """Return the backbone `other`, with a cache of its hidden states if this backbone has a cache.
+
+        Distillation uses it to cache the teacher's states together with the student's.
+        """
         return self.backbone.cached_other(other) if isinstance(self.backbone, WrappedBackbone) else other
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
@@ -96,7 +108,10 @@ class WrappedBackbone(TaskHeadParts):
 
 
 class CachedBackbone(WrappedBackbone):
-    """A backbone that caches the hidden states of layers `keep`, so that several objectives share a forward pass."""
+    """A backbone that caches its hidden states, so that several objectives share one forward pass.
+
+    `keep` selects the layers whose states are kept.
+    """
 
     def __init__(self, backbone: Backbone | Any, keep: Any = None) -> None:
         self.backbone, self.keep = backbone, keep
@@ -104,7 +119,7 @@ class CachedBackbone(WrappedBackbone):
         self.others: dict[int, CachedBackbone] = {}
 
     def cached_other(self, other: Any) -> CachedBackbone:
-        """Return the backbone `other` with a cache of its states; repeated calls return the same object."""
+        """Return the backbone `other` with a cache of its states; the same backbone gives the same object again."""
         if id(other) not in self.others:
             self.others[id(other)] = CachedBackbone(other, self.keep)
         return self.others[id(other)]

@@ -1,4 +1,4 @@
-"""NumPy arrays: a type alias, and the softmax."""
+"""Define a type alias for NumPy arrays, and the softmax."""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing under a temporary name, and rename it to `path` if the block ends without an error.
+    """Open a file for writing under a temporary name, and rename it to `path` when the `with` block ends.
+
+    If the block raises an error, the temporary file is deleted, and a file at `path` stays unchanged.
 
     >>> with atomic_file(Path("/tmp/example.bin")) as file:
     ...     _ = file.write(b"all or nothing")
@@ -58,7 +60,10 @@ def _open(path: Path, flag: int, mode: str) -> IO[bytes]:
 
 
 def temporary_folder(final: Path) -> Path:
-    """Create and return an empty folder with a random temporary name beside `final`, for the caller to rename when complete."""
+    """Create an empty folder with a random temporary name beside `final`, and return its path.
+
+    The caller renames the folder to `final` when its contents are complete.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     folder = final.with_name(TEMPORARY + secrets.token_hex(12))
     folder.mkdir()
@@ -66,7 +71,7 @@ def temporary_folder(final: Path) -> Path:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write bytes to a file atomically."""
+    """Write bytes to a file atomically: the file appears whole or not at all."""
     with atomic_file(path) as file:
         file.write(data)
 
@@ -77,7 +82,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_file_name(path: Path) -> None:
-    """Raise an error if a part of a path is too long, or contains a null byte, which file systems do not allow."""
+    """Raise an error if a part of a path is too long for a file name, or contains a null byte."""
     for part in path.parts:
         if len(os.fsencode(part)) > LONGEST_NAME or "\0" in part:
             raise PretuneError(
@@ -86,7 +91,7 @@ def check_file_name(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that renames in it survive a power failure."""
+    """Flush a folder to disk, so that files renamed in it keep their new names after a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,9 +100,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Rename a folder to a temporary name, then delete it, so that readers never find it incomplete.
+    """Delete a folder; it is first renamed to a temporary name, so that readers never find it incomplete.
 
-    On NFS, files that are open elsewhere prevent the deletion of the folder; `remove_temporaries` deletes it later.
+    On NFS, a folder with files that other programs have open cannot be deleted; `remove_temporaries` deletes it later.
     """
     doomed = folder.with_name(f"{TEMPORARY}removed-{secrets.token_hex(8)}")
     os.rename(folder, doomed)
@@ -105,7 +110,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete the temporary files and folders that a killed process left in a folder, which the caller must have locked."""
+    """Delete the temporary files and folders that killed processes left in a folder; the caller must have locked it."""
     for leftover in folder.glob(TEMPORARY + "*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)

@@ -75,14 +75,17 @@ def verify_checksum(path: Path) -> None:
 
 
 def check_not_lfs_pointer(path: Path) -> None:
-    """Raise an error if a file is a git-lfs pointer instead of the weights."""
+    """Raise an error if a file is a git-lfs pointer, a small text file, instead of the weights that it stands for."""
     with path.open("rb") as file:
         if file.read(len(LFS)) == LFS:
             raise PretuneError(f"{path} is a git-lfs pointer, not the weights; fetch the weights with `git lfs pull`")
 
 
 def digest(header: Mapping[str, Any], data: Iterable[bytes | memoryview]) -> str:
-    """Return a checksum of a safetensors file, given its header without metadata and its tensor bytes, in blocks."""
+    """Return the checksum of the tensors of a safetensors file, in hexadecimal.
+
+    `header` is the header of the file without metadata, and `data` yields the bytes of the tensors in blocks.
+    """
     checksum = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for block in data:
         checksum.update(block)
@@ -98,7 +101,7 @@ def split_header(content: memoryview) -> tuple[dict[str, Any], memoryview]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Raise an error that names the tensors with NaN or infinity, if there are any; `where` is their file."""
+    """Raise an error that names the tensors with NaN or infinity, if there are any, and `where`, their file."""
     # A sum is several times as fast as checking each number, and finite only if all numbers are (unless it overflows).
     wide = {name: x.float() if x.element_size() == 1 else x for name, x in tensors.items() if x.is_floating_point()}
     suspects = [name for name, x in wide.items() if not torch.isfinite(x.sum(dtype=torch.float32))]

@@ -1,4 +1,4 @@
-"""Compact encodings of tensors in files: without zeros, or as int8.
+"""Encode tensors compactly in files: without zeros, or as int8.
 
 A tensor NAME with many zeros becomes NAME:bits (one bit per weight), NAME:values (the nonzero ones), and NAME:shape. An int8
 tensor becomes NAME:int8 and NAME:scale (one factor per row).
@@ -24,7 +24,9 @@ def is_sparse_entry(name: str) -> bool:
 
 
 def encode_sparse(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Return tensors by name, with those that have many zeros encoded as bit mask, nonzero values, and shape.
+    """Return named tensors in which each tensor with many zeros is replaced by three smaller ones.
+
+    These are a bit mask of the nonzero values, the nonzero values, and the shape.
 
     >>> sorted(encode_sparse({"w": torch.eye(32)}))
     ['w:bits', 'w:shape', 'w:values']
@@ -44,7 +46,7 @@ def encode_sparse(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def encode_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
-    """Return tensors by name, with those in `names` encoded as int8 with one scale per row.
+    """Return named tensors in which each tensor listed in `names` is replaced by an int8 tensor and a scale per row.
 
     >>> sorted(encode_int8({"w": torch.ones(4, 8)}, ["w"]))
     ['w:int8', 'w:scale']
@@ -58,7 +60,9 @@ def encode_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensor
 
 
 def quantize_rows(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
-    """Round a matrix to integers from -largest to largest, and return them with the scale of each row, (rows,).
+    """Round each row of a matrix to integers from -largest to largest; return the integers and the scale of each row.
+
+    The scales, (rows,), are the numbers by which the integers must be multiplied to approximate the matrix.
 
     >>> quantize_rows(torch.tensor([[1.0, -0.5]]))[0].tolist()
     [[127, -64]]
@@ -68,7 +72,10 @@ def quantize_rows(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
 
 
 def decode_tensors(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Return tensors with the encodings of `encode_sparse` (exact) and `encode_int8` (approximate) undone."""
+    """Return all tensors by name, decoding those that `encode_sparse` or `encode_int8` has encoded.
+
+    Tensors encoded by `encode_sparse` are restored exactly, those encoded by `encode_int8` approximately.
+    """
     suffixes = (BITS, VALUES, SHAPE, INT8, SCALE)
     decoded: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(suffixes)}
     for name in (name.removesuffix(INT8) for name in tensors if name.endswith(INT8)):

@@ -25,17 +25,17 @@ BF16 = {
 
 
 def int8_instructions() -> list[str]:
-    """Return the names of the processor's instructions for int8 dot products, fastest first; [] if it has none."""
+    """Return the names of the processor's instruction sets for int8 dot products, fastest first; [] if it has none."""
     return _found(INT8)
 
 
 def bf16_instructions() -> list[str]:
-    """Return the names of the processor's instructions for bf16 dot products, fastest first; [] if it has none."""
+    """Return the names of the processor's instruction sets for bf16 dot products, fastest first; [] if it has none."""
     return _found(BF16)
 
 
 def cpu_model() -> str:
-    """Return the name of the processor's model, or of its architecture if the system does not report a model."""
+    """Return the name of the processor's model; if the system does not report it, the name of its architecture."""
     if named := re.search(r"^model name\s*:\s*(.+)$", _system_report(), re.MULTILINE):
         return named[1]
     if named := re.search(r"^machdep\.cpu\.brand_string: (.+)$", _system_report(), re.MULTILINE):
@@ -51,7 +51,7 @@ def _found(instructions: dict[str, tuple[str, ...]]) -> list[str]:
 
 @cache
 def _system_report() -> str:
-    """Return the operating system's description of the processor, "" if there is none."""
+    """Return the operating system's description of the processor, or "" if there is none."""
     try:
         if CPUINFO.is_file():
             return CPUINFO.read_text(encoding="utf-8", errors="replace")

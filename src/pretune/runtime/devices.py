@@ -46,7 +46,9 @@ def choose_device(name: str | None = None) -> torch.device:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Use deterministic algorithms in the `with` block if `wanted`, for bitwise reproducible results on one machine.
+    """Use deterministic algorithms in the `with` block if `wanted` is True; otherwise change nothing.
+
+    Results are then bitwise reproducible on the same machine.
 
     >>> with deterministic(True):
     ...     torch.are_deterministic_algorithms_enabled()
@@ -63,21 +65,24 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device; that of a CPU includes the number of threads, on which measurements depend."""
+    """Return the name of a device; for a CPU, it includes the number of threads, which measurements depend on."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the peak FLOPs per second of a device, as measured on this machine or from its data sheet; None if unknown."""
+    """Return the peak speed of a device in floating-point operations per second; None if it is unknown.
+
+    The speed was measured on this machine (see `save_peak_flops`) or comes from the data sheet of the device.
+    """
     name = device_name(device)
     data_sheet = next((peak for part, peak in KNOWN.items() if part in name), None)
     return _measured().get(name, data_sheet)
 
 
 def save_peak_flops(device: torch.device, peak: float) -> None:
-    """Save the measured peak FLOPs per second of a device for later runs."""
+    """Save the measured peak speed of a device, in floating-point operations per second, for later runs."""
     from pretune.runtime.atomic_io import write_json
 
     write_json(_file(), {**_measured(), device_name(device): peak})
@@ -100,7 +105,7 @@ def _measured() -> dict[str, float]:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return what ran out of memory ("the GPU" or "this machine") if that is the cause of an error, else None.
+    """Return what ran out of memory, "the GPU" or "this machine"; None if the error has another cause.
 
     >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("shapes do not match"))
     ('this machine', None)

@@ -27,7 +27,7 @@ class PretuneError(Exception):
 
 
 def quote(value: object) -> str:
-    """Return the `repr` of a value from a file or an option, shortened to fit into a message.
+    """Return the `repr` of a value from a file or an option, shortened if it is too long for an error message.
 
     >>> quote("mlm")
     "'mlm'"
@@ -41,7 +41,7 @@ def quote(value: object) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return the text, or its beginning and end if it is longer than `limit` characters.
+    """Return a text unchanged if it has at most `limit` characters, else its beginning and its end around "…".
 
     >>> shorten("abcdefghij", 7)
     'abc…hij'
@@ -54,7 +54,7 @@ def shorten(text: str, limit: int) -> str:
 
 @contextmanager
 def command_options(options: Iterable[str]) -> Iterator[None]:
-    """Declare the options of the running command; inside the `with` block, errors recommend only these options."""
+    """Declare the options of the running command: inside the `with` block, errors recommend no other options."""
     before = os.environ.get(OPTIONS)
     os.environ[OPTIONS] = " ".join(options)
     try:
@@ -67,7 +67,9 @@ def command_options(options: Iterable[str]) -> Iterator[None]:
 
 
 def if_option(option: str, advice: str) -> str:
-    """Return `advice` about an option, or "" if a command without this option is running; Python calls get all advice.
+    """Return `advice` about an option if the running command has this option, else "".
+
+    If no command is running, as in calls from Python, all advice is returned.
 
     >>> with command_options(["steps"]):
     ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")
@@ -78,7 +80,10 @@ def if_option(option: str, advice: str) -> str:
 
 
 def suggest(name: str, known: Iterable[str], instead: str = "") -> str:
-    """Return a hint for an unknown name: the most similar known name, or else `instead`, or else all known names.
+    """Return a hint for an unknown name, to be appended to an error message.
+
+    The hint is the most similar known name; if none is similar, the text `instead` or, without this text, a list of all
+    known names.
 
     >>> suggest("wordpeice", ["wordpiece", "unigram"])
     "did you mean 'wordpiece'?"

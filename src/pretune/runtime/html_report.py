@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-COLORS = ("#2f6fde", "#d9822b", "#3a9a6b", "#8a5ad0")
+COLORS = ("#2f6fde", "#d9822b", "#3a9a6b", "#8a5ad0", "#c2456b", "#5f7f8f", "#a68a1f", "#1f9fa6")
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1d2330; background: #f4f5f8; margin: 0; }
 main { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -19,16 +19,21 @@ th { text-align: left; color: #667; font-weight: 600; border-bottom: 2px solid #
 td, th { padding: .35rem .8rem .35rem 0; vertical-align: top; } td { border-bottom: 1px solid #eef0f4; }
 td.number, th.number { text-align: right; } tr.best td { font-weight: 700; color: #2f6fde; }
 pre { background: #1d2330; color: #e8ecf4; padding: .9rem 1.1rem; border-radius: 8px; overflow-x: auto; }
-.scroll { overflow-x: auto; } td.long { min-width: 14rem; }
+.scroll { overflow-x: auto; } table.wide { font-size: .85rem; } td.long { min-width: 14rem; }
 svg { width: 100%; min-width: 30rem; height: auto; } small { color: #667; }
 @media (max-width: 40rem) { main { margin: 1rem auto; padding: 0 .5rem; } section { padding: 1rem; } }
 """
 LONG = 40  # characters of a cell that needs a minimum width on small screens
+WIDE = 10  # columns of a table that needs small print to fit on a page
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """A line of a chart; lines with the same name share a color and an entry in the legend."""
+    """A line of a chart; lines with the same `name` share a color and an entry in the legend.
+
+    A `faint` line is one of many lines that are drawn behind their mean; a `horizontal` line extends over the whole
+    width, at the y value of its only point.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -37,7 +42,7 @@ class ChartLine:
 
 
 def render_page(title: str, *sections: str) -> str:
-    """Return an HTML page with a title and sections.
+    """Return a complete HTML page with a title and the given sections, which are HTML.
 
     >>> render_page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
     True
@@ -48,22 +53,25 @@ def render_page(title: str, *sections: str) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a section of an HTML page with a title and a content of HTML fragments."""
+    """Return a section of an HTML page, with a title and the HTML fragments `parts` as content."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
 def paragraph(text: str) -> str:
-    """Return plain text as an HTML paragraph."""
+    """Return an HTML paragraph that contains a plain text; special characters are escaped."""
     return f"<p>{escape(text)}</p>"
 
 
 def command_block(*lines: str) -> str:
-    """Return command lines as an HTML code block."""
+    """Return an HTML code block that shows the given command lines."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
 def render_table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
-    """Return an HTML table of rows, dictionaries with equal keys; the row with index `best` is highlighted."""
+    """Return an HTML table of rows, which are dictionaries with the same keys.
+
+    The row with the index `best`, if given, is highlighted.
+    """
     names = list(rows[0]) if rows else []
     numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
 
@@ -76,12 +84,15 @@ def render_table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> 
     for number, row in enumerate(rows):
         mark = ' class="best"' if number == best else ""
         lines.append(f"<tr{mark}>" + "".join(cell("td", name, row[name]) for name in names) + "</tr>")
-    return wrap_table(lines)
+    return wrap_table(lines, wide=len(names) >= WIDE)
 
 
-def wrap_table(rows: Sequence[str]) -> str:
-    """Return an HTML table, given its rows as HTML, in a container that scrolls sideways on narrow screens."""
-    return _scrollable("<table>\n" + "\n".join(rows) + "\n</table>")
+def wrap_table(rows: Sequence[str], *, wide: bool = False) -> str:
+    """Return an HTML table in a container that scrolls sideways on narrow screens; `rows` are its rows as HTML.
+
+    With `wide`, the table is in small print.
+    """
+    return _scrollable(f"<table{' class=wide' if wide else ''}>\n" + "\n".join(rows) + "\n</table>")
 
 
 def _scrollable(content: str) -> str:
@@ -89,7 +100,7 @@ def _scrollable(content: str) -> str:
 
 
 def render_chart(lines: Sequence[ChartLine], *, x_label: str, y_label: str) -> str:
-    """Return a chart of several lines, with axis labels, as an SVG image."""
+    """Return a line chart of `lines`, with labels of the axes, as an SVG image."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 3.4), layout="constrained")
@@ -111,6 +122,11 @@ def render_chart(lines: Sequence[ChartLine], *, x_label: str, y_label: str) -> s
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e6ec")
     axes.legend(frameon=False)
+    return embed_figure(figure)
+
+
+def embed_figure(figure: Any) -> str:
+    """Return the HTML for a matplotlib figure: an SVG image that can be placed inside a page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     svg = buffer.getvalue()

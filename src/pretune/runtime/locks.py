@@ -29,9 +29,10 @@ _HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())  # 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder, which need not exist yet, while the block runs; raise an error if another process has locked it.
+    """Lock a folder, which need not exist yet, while the `with` block runs.
 
-    On a file system without locks the block runs without one, after a warning.
+    If another process has locked it, raise an error. On a file system without locks, the block runs without a lock,
+    after a warning.
 
     >>> with lock_folder(Path("/tmp/example-run")):
     ...     pass
@@ -94,7 +95,7 @@ def _acquire(path: Path, folder: Path) -> int:
 
 
 def _is_current(handle: int, path: Path) -> bool:
-    """Return whether an open file descriptor still refers to the file at a path, which may have been replaced."""
+    """Return whether the file descriptor `handle` and `path` still refer to the same file, which may be replaced."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Results in notebooks: rows as HTML tables and as pandas data frames."""
+"""Convert rows of results to HTML tables for notebooks and to pandas data frames."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def as_html(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a cell of an HTML table."""
+    """Return a value as an HTML table cell; long texts are shortened."""
     text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     return f"<td>{escape(shorten(text, MAX_CELL))}</td>"

@@ -1,4 +1,4 @@
-"""Imports of optional dependencies, with an error that names the extra to install."""
+"""Import optional dependencies, and say which extra to install if one is missing."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from pretune.runtime.errors import PretuneError
 
 # Package → the extra of pretune (`project.optional-dependencies` in pyproject.toml) that installs it.
 EXTRAS = {
+    "fastapi": "serve",
     "gensim": "vectors",
     "h5py": "elmo",
     "onnx": "export",
     "onnxruntime": "export",
     "optuna": "tune",
     "pandas": "pandas",
+    "py3langid": "languages",
     "ray": "cluster",
     "sacrebleu": "eval",
+    "tensorboard": "tensorboard",
+    "uvicorn": "serve",
+    "wandb": "wandb",
 }
 
 
 def import_optional(module: str, purpose: str) -> Any:
     """Import and return a module of an optional dependency, or raise an error that says how to install it.
 
-    `purpose` is the subject of the message: what the package is needed for.
-
-    Without the package, `import_optional("optuna", "pretune tune")` raises "pretune tune needs optuna, which is not
-    installed; install it with: pip install 'pretune[tune]'".
+    `purpose` says what the package is needed for; it is the subject of the error message. If optuna is not installed,
+    `import_optional("optuna", "pretune tune")` raises "pretune tune needs optuna, which is not installed; install it
+    with: pip install 'pretune[tune]'".
     """
     package = module.partition(".")[0]
     extra = EXTRAS[package]
@@ -44,7 +48,10 @@ def import_optional(module: str, purpose: str) -> Any:
 
 
 def _broken(package: str, purpose: str, error: ImportError) -> PretuneError:
-    """Return the error for a package that is installed but fails when it is imported."""
+    """Return the error to raise for a package that is installed but fails with `error` when it is imported.
+
+    `purpose` says what the package is needed for.
+    """
     return PretuneError(
         f"{purpose} needs {package}, which is installed but cannot be imported ({error}); "
         f"install it again with: pip install --force-reinstall {package}"

@@ -26,7 +26,11 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Lock and check an output folder for the `with` block; `check(path, options)` raises an error if it is unfit."""
+    """Lock an output folder during the `with` block, and check it again.
+
+    `check(path, options)` raises an error if the folder must not be used. Output files are not locked, as they are
+    replaced atomically.
+    """
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":
         yield
@@ -43,34 +47,49 @@ def check_new_file(out: Path, options: Any) -> None:
     _try_to_write(out.with_name(f"{TEMPORARY}{os.getpid()}-{out.name}"), out)
 
 
+def check_updated_file(out: Path, options: Any) -> None:
+    """Raise an error if the file `out` cannot be written; the command reads this file, and updates it under a lock."""
+    check_new_file(out, options)
+
+
 def check_any_folder(out: Path, options: Any) -> None:
-    """Raise an error if the output folder `out` cannot be written to; it may contain other files."""
+    """Raise an error if the output folder `out` cannot be written to; the folder may contain other files."""
     if _kind(out) == "file":
-        raise PretuneError(f"{out} is a file, but must be a folder; choose another --out")
+        raise PretuneError(f"{out} is a file, but must be a folder{if_option('out', '; choose another --out')}")
     _try_to_write(out / f"{TEMPORARY}{os.getpid()}", out)
 
 
 def check_new_folder(out: Path, options: Any) -> None:
-    """Raise an error if the output folder `out` is not empty, apart from intermediate results of an earlier attempt."""
+    """Raise an error if the output folder `out` contains files, or cannot be written to.
+
+    Intermediate results of an earlier attempt are accepted.
+    """
     check_any_folder(out, options)
     if _names_in(out) - {INTERMEDIATE}:
         raise PretuneError(f"{out} exists and is not empty; choose another --out")
 
 
 def check_run_folder(out: Path, options: Any) -> None:
-    """Raise an error if a run folder is not new or, with the option `resume`, does not contain an unfinished run."""
+    """Raise an error if a training run can neither start nor resume in the folder `out`.
+
+    Without the option `resume`, the folder must be new; with this option, it may also contain an unfinished run.
+    """
     check_any_folder(out, options)
     if not was_restarted():  # a process that replaces a lost one continues its run
         check_run(out, options.resume)
 
 
 def was_restarted() -> bool:
-    """Return whether `torchrun` started this process to replace one that was lost."""
+    """Return whether `torchrun` started this process to replace a process that was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def check_run(out: Path, resume: bool) -> bool:
-    """Return whether `out` contains an unfinished run to resume; raise an error if no run can start or resume there."""
+    """Return whether the folder `out` contains an unfinished run, which is then resumed.
+
+    Raise an error if no run can start or resume there: if the folder contains other files, a run without `resume`, or a
+    finished run.
+    """
     if not (out / RECIPE).is_file():
         if _names_in(out) - {INTERMEDIATE, "checkpoints"}:
             raise PretuneError(f"{out} exists and is not a run folder; choose another --out")
@@ -84,7 +103,7 @@ def check_run(out: Path, resume: bool) -> bool:
 
 
 def intermediate_folder(out: Path, name: str) -> Path:
-    """Return the folder in `out` for a named intermediate result, and delete what an earlier attempt left in it."""
+    """Return the folder inside `out` for the intermediate result `name`; delete what an earlier attempt left there."""
     folder = out / INTERMEDIATE / name
     if folder.is_dir():
         shutil.rmtree(folder)
@@ -92,7 +111,10 @@ def intermediate_folder(out: Path, name: str) -> Path:
 
 
 def check_resumable_folder(marker: str, what: str) -> Check:
-    """Return a function that raises an error ("not `what`") for a nonempty output folder without the file `marker`."""
+    """Return a check for output folders: it accepts only an empty folder, or one that contains the file `marker`.
+
+    Errors say that the folder is not `what`, such as "a study".
+    """
 
     def check(out: Path, options: Any) -> None:
         check_any_folder(out, options)
@@ -103,7 +125,7 @@ def check_resumable_folder(marker: str, what: str) -> Check:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Return the names of the files in a folder, except temporary files that a killed process left."""
+    """Return the names of the files and folders in a folder, apart from temporary ones that a killed process left."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     return {name for name in names if not name.startswith(TEMPORARY)}
 
@@ -119,7 +141,10 @@ def _kind(path: Path) -> str:
 
 
 def _try_to_write(file: Path, out: Path) -> None:
-    """Create a file and its folders, and remove them again, to find permission problems before hours of work."""
+    """Create a file and the folders on its path, and remove them, to find permission problems before hours of work.
+
+    Errors name `out`, the output that the user asked for.
+    """
     if os.environ.get("RANK", "0") != "0":  # only the first process of torchrun checks
         return
     made: list[Path] = []

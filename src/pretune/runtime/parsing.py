@@ -28,7 +28,7 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
 
 
 def read_text(path: Path, limit: int = LARGEST) -> str:
-    """Return the contents of a UTF-8 text file of at most `limit` bytes."""
+    """Return the contents of a UTF-8 text file; raise an error if it is larger than `limit` bytes."""
     try:
         with path.open("rb") as file:
             raw = file.read(limit + 1)
@@ -37,7 +37,9 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
     except OSError as error:
         raise PretuneError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     if len(raw) > limit:
-        raise PretuneError(f"{path}: the file is larger than {limit / 1e6:,.0f} MB, the limit for this kind of file")
+        raise PretuneError(
+            f"{path}: the file is larger than {limit / 1e6:,.0f} MB, the limit for this kind of file; check the path"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -46,7 +48,7 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
 
 
 def read_json(path: Path, limit: int = LARGEST) -> Any:
-    """Return the value in a JSON file of at most `limit` bytes."""
+    """Return the value in a JSON file; raise an error if the file is larger than `limit` bytes."""
     return parse_json(read_text(path, limit), str(path))
 
 
@@ -67,7 +69,10 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _check_surrogates(value: Any, text: str, where: str) -> Any:
-    """Return a value parsed from a text; raise an error if a string in it has a lone surrogate, which is not a character."""
+    """Return `value`, parsed from the JSON `text`; raise an error if a string in it has a lone surrogate.
+
+    A lone surrogate is half of a character in UTF-16, which is not valid text. Errors name `where`.
+    """
     if not _SURROGATE.search(text):
         return value
     try:
@@ -103,7 +108,10 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in a file, one per line; with `torn`, skip a last line that was not completely written."""
+    """Yield the JSON objects in a file, one per line.
+
+    With `torn`, the last line is skipped if it has no line end, as it was not completely written.
+    """
     lines = read_text(path).split("\n")
     last = lines.pop()
     if last.strip() and not torn:
@@ -117,7 +125,9 @@ def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any
 
 
 def validate_schema(value: Any, schema: type[Schema], where: str) -> Schema:
-    """Check a parsed value against a schema (a type) and return it as that type; raise an error if it does not match.
+    """Check a parsed value against a schema (a type), and return it as a value of that type.
+
+    If the value does not match, raise an error that names `where`, its source.
 
     >>> validate_schema({"step": 3}, dict[str, int], "state.json")
     {'step': 3}
@@ -149,7 +159,7 @@ def suggest_choice(problem: Mapping[str, Any]) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a string is a valid file name without a folder, so that it cannot refer to another folder.
+    """Return whether a string is the name of a file, without any folder, so that it cannot lead to another folder.
 
     >>> is_file_name("00000.safetensors"), is_file_name("../00000.safetensors"), is_file_name("..")
     (True, False, False)
@@ -159,7 +169,7 @@ def is_file_name(name: str) -> bool:
 
 
 def as_tuples(value: Any) -> Any:
-    """Return a value with all lists in it, nested ones included, converted to tuples.
+    """Return a value in which all lists, also nested ones, are converted to tuples.
 
     >>> as_tuples([1, [2]])
     (1, (2,))
@@ -181,7 +191,10 @@ def write_checksummed_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
-    """Read an object that `write_checksummed_json` wrote; raise an error if the file was changed since then."""
+    """Read a file that `write_checksummed_json` wrote; raise an error if its contents do not match the checksum.
+
+    `what` describes the expected content in errors.
+    """
     value = read_mapping(path, what)
     if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
         raise PretuneError(
@@ -210,7 +223,7 @@ def json_checksum(value: Any) -> str:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse a YAML text in which 1e-4 is a number; `where` names its source in errors.
+    """Parse a YAML text; unlike in standard YAML 1.1, 1e-4 is a number. `where` names the source in errors.
 
     >>> parse_yaml("lr: 1e-4", "example")
     {'lr': 0.0001}
@@ -227,11 +240,11 @@ def parse_yaml(text: str, where: str) -> Any:
         line = f", line {mark.line + 1}" if mark else ""
         raise PretuneError(f"{where}{line}: not valid YAML ({getattr(error, 'problem', None) or error})") from error
     except (ValueError, OverflowError, TypeError, RecursionError) as error:  # such as an invalid date
-        raise PretuneError(f"{where}: a value is not valid YAML ({error}); put it in quotes") from error
+        raise PretuneError(f"{where}: a value is not valid YAML ({error}); put the value in quotes") from error
 
 
 def _check_depth(text: str, where: str) -> None:
-    """Raise an error that names `where` if a YAML text is nested too deeply."""
+    """Raise an error that names `where`, its source, if a YAML text is nested too deeply."""
     import yaml
 
     depth = 0
@@ -245,7 +258,10 @@ def _check_depth(text: str, where: str) -> None:
 
 
 def _check_aliases(node: Any, where: str) -> None:
-    """Raise an error if an alias in a YAML document makes it contain itself, or expand to too many values."""
+    """Raise an error if aliases in a YAML document are circular, or expand to too many values.
+
+    `node` is the root of the parsed document, and `where` names its source.
+    """
     import yaml
 
     sizes: dict[int, int | None] = {}
@@ -262,7 +278,9 @@ def _check_aliases(node: Any, where: str) -> None:
             children = [part for pair in node.value for part in pair]
         total = 1 + sum(map(size, children))
         if total > MOST_VALUES:
-            raise PretuneError(f"{where}: its aliases expand to more than {MOST_VALUES:,} values; remove aliases")
+            raise PretuneError(
+                f"{where}: its aliases expand to more than {MOST_VALUES:,} values; replace the aliases with the values themselves"
+            )
         sizes[id(node)] = total
         return total
 

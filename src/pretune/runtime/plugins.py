@@ -47,7 +47,7 @@ def entry_point_files(group: str) -> dict[str, Path]:
 
 
 def yaml_files(folder: Path) -> dict[str, Path]:
-    """Return the YAML files of a folder by name without the suffix, sorted."""
+    """Return the YAML files of a folder by their names without the suffix, sorted."""
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
@@ -59,7 +59,7 @@ def _load(group: str, path: tuple[str, ...]) -> dict[str, object]:
         if other != entry_point:
             raise PretuneError(
                 f"{_package(other)} and {_package(entry_point)} both register {entry_point.name!r} in the entry-point "
-                f"group {group}; uninstall one of them"
+                f"group {group}; uninstall one of the two packages"
             )
     return {name: _import(entry_point) for name, entry_point in found.items()}
 

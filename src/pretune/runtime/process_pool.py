@@ -24,7 +24,8 @@ Result = TypeVar("Result")
 def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
     """Open a process pool of `devices` workers, each with one GPU or, without GPUs, an equal share of the CPU threads.
 
-    Workers share GPUs if there are too few, print nothing, and end with this process or when the block fails.
+    If there are fewer GPUs than workers, some workers share a GPU. Workers print nothing, and end when this process
+    ends or the `with` block fails.
     """
     if devices < 1:
         raise PretuneError(f"--devices {devices}: choose at least 1 device")
@@ -51,13 +52,18 @@ def device_pool(devices: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def run_jobs(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
-    """Call `work` with the arguments of each job, in parallel on `devices` workers, and return the results in order."""
+    """Call `work` with the arguments of each job, in parallel, and return the results in the order of the jobs.
+
+    A job is the tuple of arguments of a call; `devices` is the number of worker processes, each with a device.
+    """
     with device_pool(devices) as pool:
         return [future.result() for future in [pool.submit(work, *job) for job in jobs]]
 
 
 def assign_gpus(devices: int, gpus: Sequence[str]) -> list[str]:
-    """Return the GPU of each of `devices` worker processes, assigned in turn; "" for each if there are no GPUs.
+    """Return the GPU of each of `devices` worker processes; if there are more processes than GPUs, GPUs are shared.
+
+    Without GPUs, the result is "" for each process.
 
     >>> assign_gpus(3, ["0", "1"])
     ['0', '1', '0']

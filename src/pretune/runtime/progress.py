@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
 from pretune.runtime.errors import LONGEST_MESSAGE, make_printable, shorten
@@ -14,29 +15,50 @@ from pretune.runtime.errors import LONGEST_MESSAGE, make_printable, shorten
 PROGRESS = "PRETUNE_PROGRESS"  # environment variable; "none" turns output off
 PLAIN_EVERY = 5.0  # seconds between lines if stderr is not a terminal
 Result = TypeVar("Result")
+_QUIET = ContextVar("quiet", default=False)
 
 
 class ProgressBar(Protocol):
-    """A protocol for progress indicators of long-running work."""
+    """A protocol for progress indicators, which show how much of a long-running task is done."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Show that `done` units of the total are finished, with an optional note."""
+        """Show that `done` of the total units of work are finished, with an optional note."""
 
 
 def is_silent() -> bool:
-    """Return whether progress output is off: if PRETUNE_PROGRESS=none, and in all processes of `torchrun` but the first."""
-    return os.environ.get(PROGRESS) == "none" or os.environ.get("RANK", "0") != "0"
+    """Return whether progress output is off.
+
+    This is so if the environment variable PRETUNE_PROGRESS is "none", and in all processes of `torchrun` except the
+    first.
+    """
+    return _QUIET.get() or os.environ.get(PROGRESS) == "none" or os.environ.get("RANK", "0") != "0"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Turn progress output off while the `with` block runs, for one of many parts of a larger job."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
 
 
 def log_info(line: str) -> None:
-    """Print a line on stderr, unless progress output is off; long lines are shortened, control characters replaced."""
+    """Print a line on stderr, unless progress output is off.
+
+    Long lines are shortened, and control characters are replaced by spaces.
+    """
     if not is_silent():
         lines = (shorten(make_printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def stream_text(pieces: Generator[str, None, Result]) -> Result:
-    """Print the texts that a generator yields to stderr, unless progress output is off; return its return value."""
+    """Print the texts that a generator yields to stderr as they arrive, and return the return value of the generator.
+
+    If progress output is off, nothing is printed.
+    """
     off = os.environ.get(PROGRESS) == "none"
     while True:
         try:
@@ -72,11 +94,11 @@ class SilentProgress:
     """A progress indicator that shows nothing."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Do nothing: this progress indicator does not show how much is done."""
+        """Do nothing, because this progress indicator is silent."""
 
 
 class _PlainProgress:
-    """A progress indicator that prints a line every few seconds."""
+    """A progress indicator that prints a line every few seconds, for output that is not a terminal."""
 
     def __init__(self, title: str, total: float | None) -> None:
         self.title, self.total, self.note = title, total, ""

@@ -1,4 +1,4 @@
-"""Random numbers as a function of their coordinates.
+"""Compute random numbers as a function of their coordinates.
 
 A random number is a hash of (seed, purpose, epoch, sequence, position …). There is no generator state to save, and results
 are the same on every machine, in every order, and with any number of processes. All coordinates broadcast.
@@ -22,7 +22,9 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Hash the seed, a purpose such as "order", and integers or integer arrays to 64 random bits per element.
+    """Return 64 random bits per element: a hash of the seed, a purpose such as "order", and coordinates.
+
+    The coordinates are integers or integer arrays, which are broadcast.
 
     >>> bool((random_bits(0, "order", np.arange(3)) == random_bits(0, "order", np.arange(3))).all())
     True
@@ -32,7 +34,9 @@ def random_bits(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
 
 
 def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
-    """Hash further integers or integer arrays with `state`, the random bits of earlier ones, to 64 bits per element.
+    """Return 64 random bits per element: a hash of `state`, a result of `random_bits`, and further coordinates.
+
+    The result is the same as if `random_bits` had been called with all coordinates at once.
 
     >>> int(extend_random_bits(random_bits(0, "order", 1), 2)) == int(random_bits(0, "order", 1, 2))
     True
@@ -47,7 +51,7 @@ def extend_random_bits(state: Any, *coordinates: Coordinate) -> Array:
 
 
 def _mix(z: Any) -> Any:
-    """Mix the bits of 64-bit integers in place with the last steps of splitmix64, and return the result."""
+    """Mix the bits of 64-bit integers with the last steps of the generator splitmix64; modify and return the array."""
     with np.errstate(over="ignore"):  # overflow is intended
         z ^= z >> _30
         z *= _FIRST
@@ -58,18 +62,26 @@ def _mix(z: Any) -> Any:
 
 
 def uniform(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Hash the seed, a purpose such as "mask", and integers or integer arrays to random numbers in [0, 1)."""
+    """Return random numbers in [0, 1): hashes of the seed, a purpose such as "mask", and coordinates.
+
+    The coordinates are integers or integer arrays, which are broadcast.
+    """
     return (random_bits(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
 
 
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
-    """Return a random permutation of range(count): a function of the seed, a purpose such as "order", and integers."""
+    """Return a random permutation of range(count), determined by the seed, a purpose such as "order", and integers."""
     return np.argsort(random_bits(seed, purpose, *coordinates, np.arange(count)), kind="stable")
 
 
 @dataclass(frozen=True)
 class EpochRandom:
-    """The reproducible random numbers of one epoch: hashes of the seed, the epoch, a purpose, and token positions."""
+    """The reproducible random numbers of one epoch: hashes of the seed, the epoch, a purpose, and coordinates.
+
+    Coordinates are integers or integer arrays, such as the index of a sequence and token positions. `progress` is the
+    share of the training that is done, for schedules; `order_epoch` determines the order of the data if it differs from
+    `epoch`.
+    """
 
     seed: int
     epoch: int = 0
@@ -77,21 +89,24 @@ class EpochRandom:
     order_epoch: int | None = None  # seeds the order of the data if it differs from `epoch`, whose samples are repeated
 
     def repeat(self, copies: int) -> EpochRandom:
-        """Return random numbers that repeat every `copies` epochs (0: never), except for those of the data order."""
+        """Return a copy whose random numbers repeat after `copies` epochs (0: never).
+
+        The order of the data still changes in every epoch.
+        """
         return replace(self, epoch=self.epoch % copies, order_epoch=self.epoch) if copies else self
 
     def random_bits(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Hash this epoch, a purpose such as "mask", and integers or integer arrays to 64 random bits per element."""
+        """Return 64 random bits per element, determined by this epoch, a purpose such as "mask", and coordinates."""
         return random_bits(self.seed, purpose, self.epoch, *coordinates)
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Hash this epoch, a purpose such as "mask", and integers or integer arrays to random numbers in [0, 1)."""
+        """Return random numbers in [0, 1), determined by this epoch, a purpose such as "mask", and coordinates."""
         return uniform(self.seed, purpose, self.epoch, *coordinates)
 
     def integers(self, high: Coordinate, purpose: str, *coordinates: Coordinate) -> Array:
-        """Hash this epoch, a purpose such as "mask", and integers or integer arrays to random integers in [0, high)."""
+        """Return random integers in [0, high), determined by this epoch, a purpose such as "mask", and coordinates."""
         return (self.uniform(purpose, *coordinates) * high).astype(np.int64)
 
     def permutation(self, count: int, purpose: str) -> Array:
-        """Return a random permutation of range(count), reproducible for each epoch and purpose (such as "order")."""
+        """Return a random permutation of range(count), determined by this epoch and a purpose such as "order"."""
         return permutation(count, self.seed, purpose, self.epoch)

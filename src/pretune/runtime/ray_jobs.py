@@ -25,9 +25,10 @@ AHEAD = 2  # queued jobs per running job
 def run_on_ray(
     work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], max_jobs: int | None = None, on_gpu: bool = False
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
-    """Call `work` on a Ray cluster with the arguments of each job, and yield (job, result) in order.
+    """Call `work` on a Ray cluster with the arguments of each job, and yield (job, result) in the order of the jobs.
 
-    At most `max_jobs` are queued or running. With `on_gpu`, a job takes a GPU if the cluster has any, else a CPU core.
+    A job is the tuple of arguments of a call. At most `max_jobs` jobs are queued or running at the same time. Each job
+    takes a CPU core and, with `on_gpu`, also a GPU if the cluster has any.
     """
     ray = connect_ray()
     gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0
@@ -49,7 +50,10 @@ def run_on_ray(
 
 
 def get_result(ray: Any, reference: Any) -> Any:
-    """Return the result of the Ray job `reference`; raise a PretuneError if the job raised one or was lost."""
+    """Wait for the Ray job `reference`, and return its result; `ray` is the Ray module.
+
+    Raise a PretuneError if the job raised one or was lost.
+    """
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -64,7 +68,10 @@ def get_result(ray: Any, reference: Any) -> Any:
 
 
 def connect_ray() -> Any:
-    """Return the Ray module, connected to the cluster at RAY_ADDRESS or on this machine, or else to a new local one."""
+    """Return the Ray module after connecting it to a cluster.
+
+    This is the cluster at RAY_ADDRESS, else a running one on this machine, else a new local one.
+    """
     ray = import_optional("ray", "--executor ray")
     if not ray.is_initialized():
         try:
@@ -77,12 +84,19 @@ def connect_ray() -> Any:
 
 
 def check_visible(path: Path) -> None:
-    """Raise an error if a path, which exists on the machine that submitted the job, does not exist on this machine."""
+    """Raise an error if a path is missing on this machine of a Ray cluster.
+
+    The path exists on the machine that submitted the job, so the two machines do not share this part of the file
+    system.
+    """
     if not path.exists():
         advice = "on a cluster, put files on a file system that all machines share"
-        raise PretuneError(f"{path}: {socket.gethostname()} does not have this path; {advice}")
+        raise PretuneError(f"{path}: the machine {socket.gethostname()} does not have this path; {advice}")
 
 
 def absolute_if_exists(path: str | Path) -> str:
-    """Return a path as an absolute path if it exists; otherwise return it unchanged, such as a bundled model's name."""
+    """Return the absolute path of an existing file or folder; return any other string unchanged.
+
+    Such a string may be the name of a bundled model.
+    """
     return str(Path(path).resolve()) if Path(path).exists() else str(path)

@@ -1,6 +1,6 @@
-"""Recipes: the options of a verb as YAML, strict and typed.
+"""Read, merge and check recipes: the options of a command (verb) as YAML, strict and typed.
 
-A verb's signature is the only place where its options are written down. A recipe file, `--set key=value` and command-line
+The signature of a verb is the only place where its options are written down. A recipe file, `--set key=value` and command-line
 options all end in `validate_arguments`, which checks them against that signature and names the nearest valid key for a wrong one.
 """
 
@@ -26,9 +26,9 @@ LARGEST = 1 << 20  # bytes of a recipe file
 
 
 class RecipeSection:
-    """A group of settings in a recipe, such as `optimizer`; subclasses are frozen dataclasses of the allowed keys.
+    """A group of settings in a recipe, such as `optimizer`; each subclass is a frozen dataclass of the allowed keys.
 
-    With `flat`, each key is also a command-line option (`--steps` for `budget.steps`).
+    If `flat` is True, each key is also a command-line option, such as `--steps` for `budget.steps`.
     """
 
     flat: ClassVar[bool] = False
@@ -48,10 +48,13 @@ def read_recipe(path: str | Path) -> Values:
 
 
 def _check_keys(values: Mapping[Any, Any], where: str) -> None:
-    """Raise an error if a key of a recipe is not a string: YAML parses `1:` and `null:` as other types."""
+    """Raise an error if a key of a recipe is not a string, because YAML parses keys such as `1:` as other types.
+
+    `where` names the recipe in errors.
+    """
     for key, value in values.items():
         if not isinstance(key, str):
-            raise PretuneError(f"{where}: the key {quote(key)} is not a string; put it in quotes")
+            raise PretuneError(f"{where}: the key {quote(key)} is not a string; put the key in quotes")
         if isinstance(value, Mapping):
             _check_keys(value, where)
 
@@ -83,13 +86,17 @@ def parse_settings(settings: Iterable[str]) -> Values:
         for part in path:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise PretuneError(f"--set {quote(setting)}: {quote(part)} already has a value; remove one setting")
+                raise PretuneError(
+                    f"--set {quote(setting)}: {quote(part)} already has a value; remove one of the two settings"
+                )
         inner[last] = value
     return values
 
 
 def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """Return the settings of `base`, overridden by those of `over`; nested sections are merged key by key.
+    """Return the settings of `base` and `over`; where both have a value, that of `over` is used.
+
+    Nested sections are merged key by key.
 
     >>> merge_recipes({"optimizer": {"lr": 1, "eps": 2}}, {"optimizer": {"lr": 3}})
     {'optimizer': {'lr': 3, 'eps': 2}}
@@ -103,8 +110,25 @@ def merge_recipes(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
     return merged
 
 
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Values:
+    """Return nested settings as one flat mapping, with keys such as `optimizer.lr`; `prefix` precedes each key.
+
+    >>> flatten_settings({"seed": 1, "optimizer": {"lr": 0.1}})
+    {'seed': 1, 'optimizer.lr': 0.1}
+    """
+    flat: Values = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        flat |= flatten_settings(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
 def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
-    """Check recipe values against the parameters of the function `verb`, a command, and return them as arguments."""
+    """Check the values of a recipe against the parameters of `verb`, the function of a command.
+
+    Return the values as arguments of the function, converted to the types of its parameters; `name` names the recipe in
+    errors.
+    """
     from pydantic import ValidationError
 
     # `from` is a Python keyword, so the parameter is called from_.
@@ -118,7 +142,7 @@ def validate_arguments(verb: Callable[..., Any], values: Mapping[str, Any], name
 
 @cache
 def _model(verb: Callable[..., Any]) -> type[BaseModel]:
-    """Return a pydantic model of the function `verb`, a command: its parameters with their types and defaults."""
+    """Return a pydantic model of `verb`, the function of a command: its parameters with their types and defaults."""
     from pydantic import ConfigDict, create_model
 
     keys: dict[str, Any] = {}
@@ -129,16 +153,16 @@ def _model(verb: Callable[..., Any]) -> type[BaseModel]:
 
 
 class LoadedObject:
-    """A placeholder type for objects that Python callers may pass where the command line passes a path."""
+    """A type that marks a parameter for which Python callers may pass an object in place of a path."""
 
 
 class InMemoryTable(LoadedObject):
-    """A placeholder type for tables that Python callers may pass where the command line passes a file of rows."""
+    """A type that marks a parameter for which Python callers may pass a table in memory in place of a file."""
 
 
 @cache
 def table_parameters(verb: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the parameters of a command's function whose type hints allow tables in memory."""
+    """Return the names of the parameters of `verb`, the function of a command, that may be tables in memory."""
     return tuple(name for name, hint in parameter_types(verb).items() if _takes_tables(hint))
 
 
@@ -148,7 +172,10 @@ def _takes_tables(hint: Any) -> bool:
 
 @cache
 def parameter_types(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
-    """Return the types of the parameters of a command's function; `include_extras` keeps annotations (help texts)."""
+    """Return the types of the parameters of `verb`, the function of a command, by parameter name.
+
+    With `include_extras`, the types keep their annotations, such as help texts.
+    """
     found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))), include_extras=include_extras)
     found.pop("return", None)
     return found
@@ -172,7 +199,10 @@ def section_keys(section: type[RecipeSection]) -> dict[str, Any]:
 
 
 def _explain(verb: Callable[..., Any], problem: Any) -> str:
-    """Return a clause that explains `problem`, a pydantic error in the arguments of the command's function `verb`."""
+    """Return an error message for `problem`, which pydantic found in the arguments of a command.
+
+    `verb` is the function of the command.
+    """
     # Parts of the location that are not keys (branches of a union) are of no use to people.
     known: dict[str, Any] = parameter_types(verb)
     unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")

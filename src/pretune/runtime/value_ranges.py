@@ -1,4 +1,4 @@
-"""Intervals of valid numbers for options and files."""
+"""Define intervals of valid numbers, and check numbers in options and files against them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of finite numbers from `low` to `high`; `above` excludes `low` itself, and `below` excludes `high`.
+    """An interval of finite numbers from `low` to `high`, both inclusive unless excluded.
+
+    If `above` is True, `low` itself is excluded; if `below` is True, `high` itself is excluded.
 
     >>> str(Interval(0, 1, below=True)), 1.0 in Interval(0, 1, below=True), float("nan") in Interval(0)
     ('at least 0 and below 1', False, False)
@@ -39,7 +41,9 @@ COUNT = Interval(1, 1e12)  # a larger count is a mistake
 
 
 def check_number(name: str, value: float | None, within: Interval) -> None:
-    """Raise an error if a number is outside its interval; None is always valid.
+    """Raise an error if a number is outside the interval `within`; None is always valid.
+
+    `name` is the name of the option or setting, for the error.
 
     >>> check_number("--epochs", -1.0, POSITIVE)
     Traceback (most recent call last):

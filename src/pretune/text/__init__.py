@@ -1,4 +1,4 @@
-"""Turn files into packs of token ids. The packages import one way only: corpus → tokenizers → store → packing → examples.
+"""Turn files into batches of token ids (packs). The packages import one way only: corpus → tokenizers → store → packing → examples.
 
 corpus      raw text: files, documents, sentences, dialogues, word vectors; no tokenizer
 tokenizers  text to token ids and back: training, file formats, special tokens and their templates, word starts, phrases

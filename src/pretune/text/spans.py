@@ -1,4 +1,4 @@
-"""Index arithmetic on spans of tokens that are given by their starts and lengths."""
+"""Compute indices of the tokens in spans, which are given by their starts and lengths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pretune.runtime.arrays import Array
 
 
 def span_indices(starts: Array, lengths: Array) -> Array:
-    """Return the indices of all elements inside spans, in the order of the spans, given their starts and lengths.
+    """Return the indices of all elements inside spans, span after span, given their starts and lengths.
 
     >>> span_indices(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

@@ -23,12 +23,12 @@ class Clock:
         self._zero = self.now() - self.used["seconds"]  # when an uninterrupted training would have started
 
     def elapsed(self) -> float:
-        """Return the training time so far in seconds, without the time of evaluations."""
+        """Return the training time so far in seconds, not counting the time that evaluations took."""
         return self.now() - self._zero
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the training clock inside the block, whose time is counted as evaluation."""
+        """Return a context manager that stops the training clock; its time is counted as evaluation instead."""
         started = self.now()
         try:
             yield
@@ -45,7 +45,10 @@ class Clock:
         self.used["seconds"] = seconds
 
     def progress(self, tokens: float = 0.0, flops: float = 0.0, steps: float = 0.0, seconds: float = 0.0) -> float:
-        """Return the used share of the training budget, 0 to 1, as if the given amounts were used in addition."""
+        """Return the used share of the training budget, from 0 to 1, by the limit that is closest to being reached.
+
+        The amounts in the arguments are counted as if the training had used them too.
+        """
         more = {"steps": steps, "tokens": tokens, "flops": flops, "seconds": seconds}
         shares = [(self.used[name] + more[name]) / limit for name, limit in self.budget.limits.items()]
         return min(1.0, max(shares, default=0.0))
@@ -56,5 +59,5 @@ class Clock:
         return self.progress() >= 1.0
 
     def due(self, every: int | None, ahead: int = 0) -> bool:
-        """Return whether the steps so far plus `ahead` are a multiple of `every`; False if `every` is 0 or None."""
+        """Return whether the number of steps plus `ahead` is a multiple of `every`; False if `every` is 0 or None."""
         return bool(every) and (int(self.used["steps"]) + ahead) % (every or 1) == 0

@@ -3,7 +3,7 @@
     checkpoints/step-00000200/
       root.safetensors        parameters
       optimizer.safetensors   optimizer states
-      carry.safetensors       recurrent states of stateful training
+      recurrent_states.safetensors  states of stateful training
       average.safetensors     the running mean of the parameters, with weight averaging
       best.safetensors        the best parameters so far, with early stopping
       state.json              position in the data, clock, and checksums of all files, itself included
@@ -52,7 +52,11 @@ Tensors = Mapping[str, Tensor]
 
 
 class LogStepState(TypedDict):
-    """The losses of a step in a checkpoint: sum and number of targets per loss, and the budget used before the step."""
+    """The losses of one recent training step, as saved in a checkpoint so that a resumed run can log their means.
+
+    `sums` and `totals` hold the sum and the number of targets of each loss; `before` is the budget used before
+    the step.
+    """
 
     sums: dict[str, float]
     totals: dict[str, float]
@@ -60,14 +64,18 @@ class LogStepState(TypedDict):
 
 
 class LogState(TypedDict):
-    """The state of the metrics log in a checkpoint: the last metrics, and the losses of recent steps."""
+    """The state of the metrics log, as saved in a checkpoint: the last metrics, and the losses of the recent steps."""
 
     last: dict[str, int | float]  # the last metrics
     recent: list[LogStepState]
 
 
 class CheckpointState(TypedDict):
-    """The content of a checkpoint's state.json: step, clock, position in the data, callback states, and checksums."""
+    """The content of a checkpoint's file state.json.
+
+    It holds the step, the clock, the position in the data, the states of callbacks, and checksums of the other
+    files.
+    """
 
     step: int
     clock: dict[str, float]
@@ -80,7 +88,7 @@ class CheckpointState(TypedDict):
 
 @dataclass
 class CheckpointWriter:
-    """A writer of training checkpoints in the background, one at a time; it deletes all but the newest `keep`."""
+    """A writer that saves checkpoints in a background thread, one at a time, and keeps only the newest `keep`."""
 
     run: Path
     world: World
@@ -97,7 +105,10 @@ class CheckpointWriter:
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
         """Copy the tensors of a checkpoint to the CPU, and start to write them to files in the background.
-        `shared` and `own` (different in each process) map file names to named tensors; `state` goes to state.json."""
+
+        `shared` and `own` map file names to named tensors: `shared` is the same in every process, apart from
+        sharding, and `own` differs between processes. `state` is the content of state.json.
+        """
         self.finish()
         self.state = state
         self.world.run_on_first(self._begin)
@@ -110,7 +121,7 @@ class CheckpointWriter:
         self.pending = self.thread.submit(self._write, files)
 
     def finish(self) -> None:
-        """Wait for the pending checkpoint, then give its folder the final name; all processes call this together."""
+        """Wait until the pending checkpoint is written, then rename its folder; all processes call this together."""
         if self.pending is None:
             return
         error = self.pending.exception()
@@ -138,7 +149,7 @@ class CheckpointWriter:
         return self.run / FOLDER / f"step-{self.state['step']:08d}"
 
     def _begin(self) -> None:
-        """Delete temporary checkpoint folders of killed processes, and create one for the current checkpoint."""
+        """Delete the temporary folders that killed processes left, and create one for the current checkpoint."""
         if self._final.parent.is_dir():
             remove_temporaries(self._final.parent)
         self.temporary = temporary_folder(self._final)
@@ -169,7 +180,10 @@ class CheckpointWriter:
 
 
 def copy_to_host(tensors: Tensors, sharded_only: bool = False) -> dict[str, Tensor]:
-    """Return CPU copies of tensors by name (only the local rows if sharded); `sharded_only` skips unsharded tensors."""
+    """Return copies of named tensors on the CPU; of a sharded tensor, only the rows of this process are copied.
+
+    With `sharded_only`, tensors that are not sharded are left out.
+    """
     return {
         name: local_rows(tensor.detach()).to("cpu", copy=True).contiguous()
         for name, tensor in tensors.items()
@@ -178,7 +192,7 @@ def copy_to_host(tensors: Tensors, sharded_only: bool = False) -> dict[str, Tens
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """A mapping from names to tensors in files, read on access; a tensor that is split over files is concatenated."""
+    """A mapping from names to tensors in files; it reads a tensor when accessed, and concatenates its parts."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.where: dict[str, list[Any]] = {}
@@ -199,12 +213,15 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Return the folders of a run's checkpoints, oldest first."""
+    """Return the folders of all checkpoints of the run in the folder `run`, oldest first."""
     return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
-    """Return state and tensors of a run's newest checkpoint with correct checksums; None if it has no checkpoints."""
+    """Return the state and the tensors of a run's newest intact checkpoint; None if the run has no checkpoints.
+
+    The tensors are grouped by file name. If all checkpoints are damaged, an error is raised.
+    """
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
     for name in reversed(names):
@@ -244,7 +261,7 @@ def read_state(folder: Path) -> CheckpointState:
 
 
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state tensors of the optimizers of the model `root`, named OPTIMIZER_NUMBER/PARAMETER/KEY."""
+    """Return the state tensors of the optimizers of the model `root`, with names OPTIMIZER_NUMBER/PARAMETER/KEY."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in root.named_parameters()}
     tensors = {}
     for number, optimizer in enumerate(optimizers):
@@ -255,7 +272,7 @@ def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) 
 
 
 def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer], saved: Tensors) -> None:
-    """Restore the states of optimizers from the tensors that `optimizer_tensors` returned before."""
+    """Restore the states of the optimizers of the model `root` from `saved`, the result of `optimizer_tensors`."""
     parameters = dict(root.named_parameters())
     for name, tensor in saved.items():
         number, parameter_name, key = name.split("/")

@@ -23,7 +23,7 @@ CAPTURE = "thread_local"  # the prefetching thread pins memory while this one re
 
 @dataclass
 class Recording:
-    """The CUDA graph of one forward and backward pass, with its input and output tensors."""
+    """The recorded CUDA graph of one forward and backward pass, with the tensors that it reads and writes."""
 
     graph: Any
     batch: Batch
@@ -33,8 +33,11 @@ class Recording:
     trained: set[nn.Parameter]  # parameters that receive a gradient
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Replay the recorded forward and backward pass on a batch; return its loss terms, and their sum as a scalar.
-        In this sum, each loss term is divided by its number of targets in the whole step, `totals[term]`."""
+        """Replay the recorded forward and backward pass on a batch; return its loss terms, and the total loss.
+
+        The total is the sum of the loss terms, each divided by its number of targets in the whole step,
+        `totals[term]`.
+        """
         for place, value in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
         for term, place in self.totals.items():
@@ -47,7 +50,10 @@ class Recording:
 
 @dataclass
 class CudaGraphs:
-    """An executor of training steps as CUDA graphs: one graph per data stream, and one for the parameter update."""
+    """An executor that records training steps as CUDA graphs and replays them.
+
+    It keeps one graph of the forward and backward pass per data stream, and one graph of the parameter update.
+    """
 
     model: nn.Module
     device: torch.device
@@ -61,8 +67,12 @@ class CudaGraphs:
     untrained: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # by the streams of a step
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch with its data stream's CUDA graph, recorded at the first use.
-        Return the loss terms of the objectives `joint`, and the sum of all terms, each divided by `totals[term]`."""
+        """Run the forward and backward pass of a batch by replaying the CUDA graph of its data stream.
+
+        `stream` is the index of the data stream; its graph is recorded at the first use. Return the loss
+        terms of the objectives `joint`, as sums over targets, and the total loss: the sum over the terms of each term
+        divided by its number of targets, `totals[term]`.
+        """
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before
@@ -70,7 +80,10 @@ class CudaGraphs:
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Record and return a CUDA graph of the forward and backward pass of the objectives `joint` on a batch."""
+        """Record the forward and backward pass of the objectives `joint` on a batch as a CUDA graph, and return it.
+
+        `totals` maps each loss term to its number of targets in the step.
+        """
         inputs = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
@@ -97,7 +110,7 @@ class CudaGraphs:
         return Recording(graph, inputs, terms, loss, objective.detach(), trained)
 
     def update(self, function: Callable[[], Tensor]) -> Tensor:
-        """Call the function that updates the parameters, or replay its CUDA graph, and return the gradient norm."""
+        """Run `function`, which updates the parameters and returns the gradient norm, or replay its CUDA graph."""
         with self.without_idle_gradients():
             return self._record_or_replay(function) if self.replays_update else function()
 
@@ -107,7 +120,10 @@ class CudaGraphs:
 
     @contextmanager
     def without_idle_gradients(self) -> Iterator[None]:
-        """Inside the block, set gradients of parameters that this step does not train to None; then restore them."""
+        """Hide the gradients of parameters that the current step does not train: set them to None inside the block.
+
+        Optimizers skip such parameters. The gradient tensors are put back after the block.
+        """
         streams = frozenset(self.taken)
         if streams not in self.untrained:
             trained = set[nn.Parameter]().union(*(self.recordings[stream].trained for stream in streams))
@@ -122,7 +138,10 @@ class CudaGraphs:
         self.taken.clear()
 
     def _record_or_replay(self, function: Callable[[], Tensor]) -> Tensor:
-        """Call an update function the first time, record it as a CUDA graph the second time, then replay the graph."""
+        """Run an update function the first time, record it as a CUDA graph the second time, then replay the graph.
+
+        There is one graph for each set of data streams that a step can have. The result is the gradient norm.
+        """
         streams = frozenset(self.taken)
         if streams not in self.updates:
             self.updates[streams] = None

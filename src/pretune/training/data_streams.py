@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The position (data stream, epoch, index) of a pack: sequences that one forward pass reads, without padding."""
+    """The position of a batch in the data: data stream, epoch, index in the epoch, and slot in the step."""
 
     stream: int  # index of its stream
     epoch: int
@@ -26,14 +26,14 @@ class Pack:
 
 
 def describe_packs(packs: Sequence[Pack]) -> str:
-    """Return the positions of packs of sequences (data stream, epoch, index) as text for an error message."""
+    """Return the positions of batches (data stream, epoch, index) as text for an error message."""
     names = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
     return "; ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
 
 
 @dataclass
 class DataStream:
-    """An endless stream of batches of packed sequences, for one objective or several that share a forward pass."""
+    """An endless stream of batches of packed sequences, for one objective or for several that share a forward pass."""
 
     joint: JointObjective
     data: Data
@@ -57,7 +57,9 @@ class DataStream:
         """Advance a data stream to its next batch, and return the epoch and the index of the batch in the epoch."""
         while self.index >= len(self.epoch_plan(self.epoch)):
             if self.index == 0:
-                raise PretuneError(f"{self.joint}: the corpus is too small to fill one batch; add more text")
+                raise PretuneError(
+                    f"{self.joint}: the corpus is too small to fill one batch; add more text, or reduce batch.tokens"
+                )
             self.epoch, self.index = self.epoch + 1, 0
         place = self.epoch, self.index
         self.index += 1
@@ -77,7 +79,7 @@ class DataStream:
         return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
-        """Build the batch at an index of an epoch; it depends only on this position, the seed, and the progress."""
+        """Build the batch at an index of an epoch; it depends only on these two, the seed, and the progress."""
         tokenizer, draws = self.data.tokenizer, EpochRandom(self.seed, epoch, progress)
         sequences = self.joint.corrupt(self.epoch_plan(epoch).pack(index), tokenizer, draws)
         return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
@@ -85,7 +87,7 @@ class DataStream:
 
 @dataclass
 class LengthStage:
-    """A stage of training with one sequence length, which has its own data streams."""
+    """A stage of training with a fixed maximum sequence length, which has its own data streams."""
 
     until: float  # share of the budget at which it ends
     first: int  # index of its first stream
@@ -94,7 +96,7 @@ class LengthStage:
 
 @dataclass
 class DataStreams:
-    """The data streams of several training objectives, from which batches are taken according to each one's share."""
+    """The data streams of all training objectives; each objective provides its share of the batches."""
 
     mixture: Mixture
     streams: list[DataStream]  # those of the first stage, then those of the second, and so on
@@ -119,7 +121,7 @@ class DataStreams:
         return chosen
 
     def _growth(self, progress: float) -> float:
-        """Return the batch size relative to the full size at a training progress of 0 to 1 (batch size warmup)."""
+        """Return the batch size at a training progress of 0 to 1 as a fraction of the full size (warmup)."""
         if self.size_warmup is None or progress >= self.size_warmup[1]:
             return 1.0
         return self.size_warmup[0] + (1.0 - self.size_warmup[0]) * progress / self.size_warmup[1]
@@ -149,7 +151,11 @@ def make_streams(
     size_warmup: tuple[float, float] | None = None,
 ) -> DataStreams:
     """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
-    `length_schedule` has pairs (share of the budget, sequence length until then); empty: the length in `packing`."""
+
+    `length_schedule` has pairs (share of the budget, maximum sequence length until then); if it is empty, the length is
+    the one in `packing`. `size_warmup` is the initial fraction of the batch size, and the share of the budget at which
+    batches reach their full size.
+    """
     if len(mixture.shares) > 1 and mixture.stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot alternate with others; train with it alone")
     if mixture.stateful and (len(length_schedule) > 1 or size_warmup is not None):

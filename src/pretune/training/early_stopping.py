@@ -35,7 +35,7 @@ class EarlyStopping(Callback):
         return self.waited >= self.patience
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
-        """Copy the model's parameters if the early stopping metric is higher than in all evaluations before."""
+        """Copy the model's parameters if the early stopping metric is higher than in all earlier evaluations."""
         if self.best and not _comparable(metrics[self.metric]) > _comparable(self.metrics[self.metric]):
             self.waited += 1
             return
@@ -53,7 +53,7 @@ class EarlyStopping(Callback):
         return {f"dev/{name}": value for name, value in self.metrics.items()} | {"best_step": float(self.best_step)}
 
     def state(self) -> dict[str, Any]:
-        """Return the step and the metrics of the best evaluation, and the evaluations since, for a checkpoint."""
+        """Return the step and metrics of the best evaluation, and the number of evaluations since it."""
         return {"found": self.metrics, "step": self.best_step, "waited": self.waited}
 
     def tensors(self) -> Mapping[str, Tensor]:

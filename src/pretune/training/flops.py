@@ -81,7 +81,7 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """Return the FLOPs of the head `name` on a batch, by loss term; `lengths` are the lengths of its sequences."""
+        """Return the FLOPs of the head `name` on a batch, by loss term, given sequence lengths, (sequences,)."""
         named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
         others = {child: term for child, term in named if term in batch.targets}
         tied = self.root.backbone.embed.tokens.numel()  # type: ignore[union-attr, operator]
@@ -92,7 +92,7 @@ class Flops:
 
 
 def module_sizes(module: nn.Module) -> OperationSizes:
-    """Return the sizes of all layers in a module (matrices, attention, recurrence) that determine its FLOPs."""
+    """Return the sizes that determine a module's FLOPs, summed over its layers (matrices, attention, recurrence)."""
     sizes = OperationSizes()
     for child in repeated_modules(module):
         sizes.add(child)
@@ -101,13 +101,13 @@ def module_sizes(module: nn.Module) -> OperationSizes:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The sizes of a model head that determine its FLOPs: its weights, and the encoders inside it."""
+    """The sizes that determine the FLOPs of a model head: its number of weights, and its inner encoders."""
 
     weights: int  # used once per target
     encoders: list[OperationSizes]  # that read all tokens
 
     def flops(self, targets: float, lengths: Array) -> float:
-        """Return the FLOPs of a head for a number of targets in sequences of the given lengths."""
+        """Return the FLOPs of a head on sequences of the given lengths, (sequences,), with `targets` targets in all."""
         if not targets:
             return 0.0
         inside = sum(2 * sizes.matrices * lengths.sum() + sizes.attention(lengths) for sizes in self.encoders)
@@ -115,8 +115,10 @@ class HeadSizes:
 
 
 def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> HeadSizes:
-    """Return the sizes of the head `part` that determine its FLOPs, except for its children named in `without`.
-    `tied` is the number of weights of the token embedding, which the head may share."""
+    """Return the sizes that determine the FLOPs of the head `part`, without its child modules named in `without`.
+
+    `tied` is the number of weights in the token embedding, which the output layer of the head may share.
+    """
     if isinstance(part, TransformerStack):
         return HeadSizes(0, [module_sizes(part)])
     if isinstance(part, CountsTargetWeights):
@@ -129,7 +131,7 @@ def head_sizes(part: nn.Module, tied: int, without: tuple[str, ...] = ()) -> Hea
 
 
 def repeated_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield a module and all its submodules; a shared layer is repeated once per depth at which it runs."""
+    """Yield a module and all its submodules; a layer that is shared by several depths is yielded once per depth."""
     for child in module.modules():
         yield child
         if isinstance(child, TransformerStack):

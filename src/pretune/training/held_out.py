@@ -13,8 +13,9 @@ PASSAGE = 512  # approximate maximum tokens of a passage
 
 
 def split_rows(count: int, share: float) -> tuple[Array, Array]:
-    """Return the indices of the rows to train on and of the rows to evaluate on, split at random with a fixed seed.
-    A fraction `share` is for evaluation, but at least 8 rows, or a tenth if there are fewer than 80 rows.
+    """Return the indices of the rows to train on and of those to evaluate on, split at random with a fixed seed.
+
+    The fraction `share` of the rows is for evaluation, but at least 8 rows, or a tenth if there are fewer than 80 rows.
 
     >>> [len(part) for part in split_rows(1000, 0.01)], [len(part) for part in split_rows(50, 0.01)]
     ([990, 10], [45, 5])
@@ -25,8 +26,11 @@ def split_rows(count: int, share: float) -> tuple[Array, Array]:
 
 
 def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]:
-    """Split a token store for training and evaluation; return the store, and the document indices for each of the two.
-    The fraction `share` is for evaluation; if there are fewer than ten documents, passages become documents first."""
+    """Split the documents of a token store; return the store, and the indices of training and of evaluation documents.
+
+    The fraction `share` of the documents is for evaluation. If there are too few documents, they are cut into passages
+    first, and the returned store has these passages as its documents.
+    """
     train, held_out = split_rows(store.documents, share)
     if share <= 0 or len(held_out):
         return store, train, held_out
@@ -39,7 +43,10 @@ def hold_out_documents(store: Store, share: float) -> tuple[Store, Array, Array]
 
 
 def passages(store: Store, tokens: int) -> Array:
-    """Return the index of the first sentence of each passage: a part of a document with about `tokens` tokens."""
+    """Cut the documents of a store into passages of about `tokens` tokens.
+
+    Return the index, in the store, of the first sentence of each passage.
+    """
     sentences, documents = store.sentence_offsets[:-1], store.document_offsets
     document = np.searchsorted(documents, np.arange(len(sentences)), side="right") - 1
     number = (sentences - sentences[documents[document]]) // tokens  # index of the passage within its document

@@ -1,4 +1,4 @@
-"""Interrupts of training: the first Ctrl-C or SIGTERM ends it after the current step, with a checkpoint."""
+"""Interrupts: the first Ctrl-C or SIGTERM ends a training after the current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class Stopped(Exception):  # noqa: N818
 
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets instead of ending the process (main thread only)."""
+    """Return a context manager that yields an event; the first Ctrl-C or SIGTERM sets it, and training can end.
+
+    Without the context manager, these signals would end the process at once. It works only in the main thread.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

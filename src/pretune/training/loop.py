@@ -1,11 +1,11 @@
-"""The training loop: one for every backbone, every mixture of objectives, and every budget."""
+"""The training loop, the same one for every backbone, mixture of objectives, and budget."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ INTERVAL = 10  # steps whose mean loss is reported at the end if there are no lo
 
 @dataclass
 class Training:
-    """The input of the training loop: the model, the data, the settings, and where to run."""
+    """The input of the training loop: the model, the data, the settings, the device, and the run folder."""
 
     root: Network
     streams: DataStreams
@@ -76,13 +76,16 @@ class Training:
     recurrent_states: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
     restore_state: Callable[[dict[str, Tensor]], Any] | None = None
     now: Callable[[], float] = time.monotonic  # the time in seconds
+    callbacks: Sequence[Callback] = ()  # of the user
 
 
 def train_run(training: Training, resume: bool, is_deterministic: bool) -> dict[str, float]:
-    """Train in a run folder and return the last metrics; on an interrupt, log how to resume and exit with an error."""
+    """Train in a run folder, and return the last metrics; an interrupt exits with advice on how to resume."""
+    from pretune.training.lr_finder import with_found_lr  # it trains with the loop in this module
+
     try:
         with deterministic(is_deterministic), distributed.report_lost_process(training.world):
-            last = train(training, resume)
+            last = train(with_found_lr(training), resume)
     except Stopped:
         advice = if_option("resume", "; resume with the same command and --resume")
         log_info(f"stopped, with a checkpoint in {training.run}{advice}")
@@ -105,10 +108,13 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     # On a CPU prefetching gains nothing: a step uses all cores, and its batch is a small part of the work.
     gpu = t.device.type == "cuda"
     feed = Prefetcher(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
-    log = MetricsLog(t.run, t.world, clock, t.device, interval=t.monitor.log_every or INTERVAL)
+    log = MetricsLog(t.run, t.world, clock, t.device, t.monitor.log_every or INTERVAL, t.monitor.log_to or ())
     terms = sorted({term for s in t.streams.streams for term in s.joint.max_targets(s.packing)})
     callbacks = make_callbacks(t, clock, log, terms)
     checkpointing = Checkpointing(t, clock, feed, optimizers, callbacks)
+    for callback in t.callbacks:
+        vars(callback).pop("finished", None)  # of an earlier training
+        callback.on_start(t)
     if checkpoint:
         checkpointing.restore_all(*checkpoint)
     execution = prepare_execution(t, model, optimizers)
@@ -163,41 +169,44 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 
 
 def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
-    """Return the callbacks that the training settings `t` require, in the order in which they run."""
+    """Return the callbacks that the settings of the training `t` require, in the order in which they run.
+
+    `terms` are the names of the loss terms.
+    """
     callbacks: list[Callback] = []
     if t.update_hook is not None:
         callbacks.append(AfterUpdate(t.update_hook, clock))
     if t.optimizer.ema_decay is not None or t.optimizer.average_fraction is not None:
         callbacks.append(WeightAverage(t.root, t.optimizer, clock))
-    callbacks.append(Logging(log, t.root, terms, t.optimizer.lr or 0.0, t.monitor))
+    callbacks.append(Logging(log, t.root, terms, t.optimizer.base_lr, t.monitor))
     if t.monitor.spike_threshold:
         callbacks.append(SpikeGuard(t.monitor.spike_threshold, t.world, skip=t.monitor.on_spike == "skip"))
     if t.monitor.patience:
         callbacks.append(EarlyStopping(t.root, t.primary_metric, t.monitor.patience, clock))
-    return callbacks
+    return [*callbacks, *t.callbacks]
 
 
 @dataclass
 class AfterUpdate(Callback):
-    """A callback that calls a function after each parameter update, with the share of the budget used."""
+    """A callback that calls a function with the used share of the training budget after each parameter update."""
 
     function: Callable[[float], None]
     clock: Clock
 
     def after_update(self, step: Step) -> None:
-        """Call the function of this callback with the share of the training budget that is used."""
+        """Call the function of this callback with the used share of the training budget."""
         self.function(self.clock.progress())
 
 
 @dataclass
 class StopDropout(Callback):
-    """A callback that turns dropout off when a share of the training budget is used (schedule.dropout_until)."""
+    """A callback that turns dropout off once a share of the training budget is used (schedule.dropout_until)."""
 
     t: Training
     execution: Eager | CudaGraphs
 
     def before_step(self, step: Step) -> None:
-        """Turn dropout off as soon as the share of the training budget that the schedule sets is used."""
+        """Turn dropout off if the share of the training budget that the schedule sets is used."""
         start = self.t.schedule.dropout_until
         if start is not None and step.progress >= start and disable_dropout(self.t.root):
             self.execution.forget()
@@ -205,7 +214,7 @@ class StopDropout(Callback):
 
 @dataclass
 class Eager:
-    """An executor of training steps without CUDA graphs, with the same methods as `CudaGraphs`."""
+    """An executor that runs training steps without CUDA graphs; it has the same methods as `CudaGraphs`."""
 
     model: nn.Module
     device: torch.device
@@ -213,7 +222,9 @@ class Eager:
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Run the forward and backward pass of a batch for the objectives `joint`; `stream` is ignored.
-        Return the loss terms, and the sum of all terms, each divided by its number of targets, `totals[term]`."""
+
+        Return the loss terms, and the sum of these terms, each divided by its number of targets, `totals[term]`.
+        """
         loss = self.model(joint, batch.to(self.device))
         # Replicas average their gradients, but the loss is a sum over all of them.
         objective = loss.over(totals) * self.world.size
@@ -229,7 +240,7 @@ class Eager:
 
 
 def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
-    """Compile the model if the settings `t` require it; return an executor of steps, eager or with CUDA graphs."""
+    """Compile the model if the settings in `t` require it; return an executor of steps, with or without CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
         layer.recompute = t.gradient_checkpointing
     if t.compiled:
@@ -243,7 +254,7 @@ def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.opti
 
 
 def compile_once(model: nn.Module) -> None:
-    """Compile a model in place for batches of fixed shapes."""
+    """Compile a model in place with `torch.compile`, for batches of fixed shapes."""
     from torch._inductor import config
 
     # Kernels are cached between runs.
@@ -269,11 +280,11 @@ def accumulate_gradients(
         if number < len(batches.real):  # the others are blank, to keep processes in step
             step.losses.append(loss)
             if joint.stateful:
-                t.recurrent_states[pack.slot] = loss.carry
+                t.recurrent_states[pack.slot] = loss.state
 
 
 def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """Return the totals of a list of batches by name: the targets of each loss term, the tokens, and the FLOPs."""
+    """Return the sums over the batches of a step by name: targets of each loss term in `terms`, tokens, and FLOPs."""
     counts = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     counts["tokens"] = sum(batch.tokens for batch in batches)
     counts["flops"] = sum(flops.training(batch) for batch in batches)
@@ -281,7 +292,10 @@ def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str
 
 
 def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Seed the random generators and set `dropout_seed`, from `seed`, the step, and the batch's position `pack`."""
+    """Seed the random generators and the tensor `dropout_seed`, so that the randomness of a batch can be reproduced.
+
+    The seeds are derived from `seed`, the number of the step, and the batch's position in the data, `pack`.
+    """
     number = int(random_bits(seed, "device", step, pack.stream, pack.slot))
     seed_generators(number >> 1, dropout_seed.device)
     dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
@@ -295,7 +309,7 @@ def seed_generators(number: int, device: torch.device) -> None:
 
 
 def agreed_seconds(t: Training, clock: Clock) -> float:
-    """Return the training time so far in seconds; with a time budget, all processes get that of the first one."""
+    """Return the training time in seconds; with a time budget, all processes get the time of the first process."""
     seconds = clock.elapsed()
     if t.budget.seconds is None:
         return seconds
@@ -324,7 +338,7 @@ def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
 
 
 def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
-    """Let optimizers update the parameters if `updated`; then set gradients to None, or to zeros with `keep`."""
+    """Update the parameters if `updated`, then set gradients to None or, with `keep`, to zeros."""
     for optimizer in optimizers:
         if updated:
             optimizer.step()
@@ -345,13 +359,16 @@ def evaluate(t: Training, clock: Clock) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate_loss(root: Network, joint: JointObjective, batches: list[Batch], device: torch.device) -> dict[str, float]:
-    """Return the mean of each loss term and logged value over batches; stateful objectives keep state between them."""
+    """Return the means of each loss term and logged value over batches; `joint` computes them with the model `root`.
+
+    Stateful objectives keep their recurrent state from one batch to the next.
+    """
     root.eval()
     state, sums, totals = None, dict[str, float](), dict[str, float]()
     for number, batch in enumerate(batches):
         seed_generators(number, device)  # the same random numbers in every evaluation
         loss = root(joint, replace(batch.to(device), state=state))
-        state = loss.carry if joint.stateful else None
+        state = loss.state if joint.stateful else None
         for name, value in {**loss.sums, **loss.logs}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         for term in loss.sums:

@@ -23,6 +23,7 @@ from pretune.runtime.progress import ProgressBar, SilentProgress, progress
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
 from pretune.training.data_streams import Pack, describe_packs
+from pretune.training.experiment_tracking import open_trackers
 from pretune.training.parallel.distributed import World
 from pretune.training.parallel.fsdp_tensors import full_scalar
 from pretune.training.recipe_sections import Monitoring
@@ -32,7 +33,7 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The losses of one training step, summed on the device and not yet copied to the host."""
+    """The losses of one training step, summed on the device and not yet copied to the CPU."""
 
     sums: dict[str, Tensor]  # per loss term, summed over its targets, and per logged value
     totals: dict[str, float]  # number of targets per term, over all processes
@@ -41,7 +42,7 @@ class StepLoss:
 
 @dataclass
 class PendingLine:
-    """A line of metrics.jsonl whose numbers are being copied from the device."""
+    """A line of metrics.jsonl whose numbers are still being copied from the device to the CPU."""
 
     line: dict[str, Any]
     names: list[str]  # of the first values; the gradient norms of `steps` follow them
@@ -51,7 +52,7 @@ class PendingLine:
 
 
 def sum_by_name(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the sums of the tensors in several mappings by name, in float32."""
+    """Add up the tensors that have the same name in several mappings, and return the sums by name, in float32."""
     sums: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.items():
@@ -61,10 +62,21 @@ def sum_by_name(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class MetricsLog:
-    """The metrics of a run, accumulated on the device and written to metrics.jsonl without making the device wait.
-    A line has the mean loss of the last `interval` steps, weighted by their numbers of targets."""
+    """The metrics of a run, which are summed on the device and written to metrics.jsonl without making the device wait.
 
-    def __init__(self, run: Path | None, world: World, clock: Clock, device: torch.device, interval: int) -> None:
+    A line has the mean losses of the last `interval` steps, each step weighted by its number of targets.
+    """
+
+    def __init__(
+        self,
+        run: Path | None,
+        world: World,
+        clock: Clock,
+        device: torch.device,
+        interval: int,
+        log_to: Sequence[str] = (),
+    ) -> None:
+        """Prepare the log of a run; `log_to` has the names of experiment trackers that get the same metrics."""
         self.world, self.clock, self.device = world, clock, device
         self.recent: deque[StepLoss] = deque(maxlen=interval)
         self.steps: list[tuple[int, list[Pack]]] = []  # since the last line, each with its packs
@@ -76,9 +88,10 @@ class MetricsLog:
         self.path = run / METRICS if run and world.first else None
         if self.path is not None:
             self._truncate(int(clock.used["steps"]))
+        self.trackers = open_trackers(log_to, run, int(clock.used["steps"])) if run and world.first else []
 
     def _truncate(self, step: int) -> None:
-        """Remove the lines of metrics.jsonl after a step, because a resumed run repeats them, and incomplete lines."""
+        """Remove incomplete lines of metrics.jsonl, and lines after a step, because a resumed run writes them again."""
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
@@ -94,12 +107,16 @@ class MetricsLog:
     def add(
         self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str], before: Mapping[str, float]
     ) -> None:
-        """Add the losses of a step to the log, with its number of targets per term and the budget used before it."""
+        """Add the losses of one training step to the metrics log.
+
+        `totals` has the number of targets of each loss term in `terms`, and `before` is the budget used before the
+        step.
+        """
         sums = sum_by_name({**loss.sums, **loss.logs} for loss in losses)
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(before)))
 
     def state(self) -> dict[str, Any]:
-        """Return the last metrics and, in a single process, the losses of recent steps, for a checkpoint."""
+        """Return the state for a checkpoint: the last metrics and, in a single process, the losses of recent steps."""
         self.flush()
         steps = list(self.recent) if self.world.size == 1 else []
         sums = [x for step in steps for x in step.sums.values()]
@@ -118,12 +135,19 @@ class MetricsLog:
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
-        """Record the gradient norm and data positions (`packs`) of a step, for an error if the norm is not finite."""
+        """Record the gradient norm of a step, and the positions of its batches in the data.
+
+        If the norm turns out not to be finite, the error message names these positions.
+        """
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
 
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
-        """Start to copy losses and gradient norms of a log line from the device; `flush` writes the line to a file."""
+        """Start a line of metrics.jsonl by copying its losses and norms from the device; `flush` writes the line.
+
+        `rate` is the learning rate, `norm` the gradient norm of the model, and `layers` the gradient norms of its
+        layers.
+        """
         clock = self.clock
         sums = sum_by_name(step.sums for step in self.recent)
         terms = self.recent[0].totals if self.recent else {}
@@ -144,7 +168,7 @@ class MetricsLog:
         self.steps, self.norms = [], []
 
     def flush(self) -> None:
-        """Write the pending line of the metrics log, if any; raise an error if a gradient norm in it is not finite."""
+        """Write the pending line to metrics.jsonl, if there is one; raise an error if a gradient norm is not finite."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
@@ -156,7 +180,7 @@ class MetricsLog:
             if not math.isfinite(norm):
                 raise PretuneError(
                     f"step {step}: the gradient is not a number ({describe_packs(packs)}); "
-                    "lower the learning rate, or clip gradients with optimizer.max_grad_norm"
+                    "lower optimizer.lr, or clip gradients with optimizer.max_grad_norm=1"
                 )
         sums = dict(zip(names, numbers, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
@@ -173,7 +197,10 @@ class MetricsLog:
         self._append(line)
 
     def _fetch(self, values: Tensor) -> tuple[Tensor, Any]:
-        """Start to copy values to the host; return the copy, and the CUDA event of its completion or None on CPU."""
+        """Start to copy values to the CPU, and return the copy.
+
+        On a GPU, a CUDA event that tells when the copy is complete is returned too; on the CPU, it is None.
+        """
         if self.device.type != "cuda":
             return values, None
         copy = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
@@ -182,7 +209,7 @@ class MetricsLog:
         return copy, event
 
     def write_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Write a line with the metrics of an evaluation, with the prefix dev/, to metrics.jsonl."""
+        """Write a line with the metrics of an evaluation to metrics.jsonl; their names get the prefix dev/."""
         line = {f"dev/{name}": value for name, value in metrics.items()}
         self.last |= line
         self._append({"step": int(self.clock.used["steps"]), **line})
@@ -191,6 +218,14 @@ class MetricsLog:
         if self.path is not None:
             with open_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
+        numbers = {name: value for name, value in line.items() if name != "step"}
+        for tracker in self.trackers:
+            tracker.log_metrics(int(line["step"]), numbers)
+
+    def close(self) -> None:
+        """Close the experiment trackers of the log, so that they send or write their remaining metrics."""
+        for tracker in self.trackers:
+            tracker.close()
 
 
 class Logging(Callback):
@@ -205,9 +240,15 @@ class Logging(Callback):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show a progress bar during training."""
+        """Return a context manager that shows a progress bar, and completes the log when training ends."""
         with progress("training", 1.0) as self.bar:
-            yield
+            try:
+                yield
+                if self.log.steps:  # a callback has ended the training after them
+                    self._write(self.step)
+                self.log.flush()
+            finally:
+                self.log.close()
 
     def after_backward(self, step: Step) -> None:
         """Compute the gradient norm of each layer if a line of the metrics log is due in this step."""
@@ -217,17 +258,21 @@ class Logging(Callback):
     def after_update(self, step: Step) -> None:
         """Add the losses of a step to the metrics log, write the pending line, and start a new line if one is due."""
         assert step.gradient_norm is not None
-        log = self.log
+        log, self.step = self.log, step
         if step.updated:
             log.add(step.losses, step.totals, self.terms, step.used)
             log.watch(step.number, step.packs, step.gradient_norm)
         log.flush()
         # An evaluation may end a training with early stopping: then this is its last line.
         if step.last or log.clock.due(self.settings.log_every) or (step.evaluates and self.settings.patience):
-            log.write(step.lr_factor * self.lr, step.gradient_norm, self.layers)
+            self._write(step)
         self.bar.update(log.clock.progress(), log.summary)
         if step.evaluates:
             log.flush()
+
+    def _write(self, step: Step) -> None:
+        assert step.gradient_norm is not None
+        self.log.write(step.lr_factor * self.lr, step.gradient_norm, self.layers)
 
     def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an evaluation to metrics.jsonl."""
@@ -248,7 +293,7 @@ class Logging(Callback):
 
 
 def layer_norms(root: Network) -> dict[str, Tensor]:
-    """Return the gradient norm of each layer of the backbone and of each head, by name."""
+    """Return the gradient norm of each backbone layer and of each head, by name."""
     groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
     norms = {}
     for name, modules in groups:

@@ -28,12 +28,12 @@ class StepBatches:
 
     @property
     def real(self) -> list[Batch]:
-        """The batches with data, without those of weight 0 that are added so that all processes run equally many."""
+        """The batches with data, without the blank batches that make up for a smaller share of the step's data."""
         return self.batches[: len(self.batches) - self.blank]
 
 
 class Prefetcher:
-    """A source of the batches of training steps; with `ahead`, a thread prepares those of the next step."""
+    """A source of the batches of each training step; with `ahead`, a thread builds the next step's batches early."""
 
     def __init__(self, streams: DataStreams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned
@@ -53,7 +53,7 @@ class Prefetcher:
         return step
 
     def prefetch_next(self) -> None:
-        """Start to build the batches of the next training step, if there is a thread for it."""
+        """Start to build the batches of the next training step in the thread; without a thread, do nothing."""
         if self.thread is not None:
             self.prefetched = self.thread.submit(self._make)
 
@@ -93,6 +93,9 @@ class Prefetcher:
 
 
 def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
-    """Return this process's share of the batches of a step, and how many fewer it has than the busiest process."""
+    """Return this process's share of a step's batches, and the number of blank batches that it needs in addition.
+
+    With the blank batches, all processes have the same number of batches.
+    """
     own = packs[world.rank :: world.size]
     return own, -(-len(packs) // world.size) - len(own)

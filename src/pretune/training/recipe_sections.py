@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_type_hints
 
 from pretune.runtime.errors import PretuneError, if_option, quote, suggest
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import as_tuples, validate_schema
 from pretune.runtime.recipe import RecipeSection
 from pretune.runtime.value_ranges import (
@@ -21,19 +22,24 @@ from pretune.runtime.value_ranges import (
     Interval,
     check_number,
 )
-from pretune.text.tokenizers.kinds import Kind
+from pretune.text.tokenizers.kinds import Kind, PairScore
 
+AUTO: Final = "auto"  # the learning rate that a range test finds
 SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
 Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
-def _key(within: Interval | None, text: str) -> Any:
-    """Declare a field of a recipe section with the help text `text`; a number must lie in the interval `within`."""
-    return field(default=None, metadata={"help": text, **({} if within is None else {"within": within})})
+def _key(within: Interval | None, text: str, option: str = "") -> Any:
+    """Declare a key of a recipe section with the help text `text`; its number must lie in the interval `within`.
+
+    `option` is the name of a command-line option that sets the key too.
+    """
+    metadata = {"help": text, "within": within, "option": option}
+    return field(default=None, metadata={name: value for name, value in metadata.items() if value})
 
 
 class TrainingSection(RecipeSection):
-    """A section of a training recipe, which raises an error for numbers outside their allowed intervals."""
+    """A section of a training recipe; it raises an error if a number is outside its allowed interval."""
 
     recipe_key: ClassVar[str]  # its key in a recipe
 
@@ -41,12 +47,14 @@ class TrainingSection(RecipeSection):
         for key in fields(self):  # type: ignore[arg-type]
             value = getattr(self, key.name)
             for number in (value if isinstance(value, tuple) else [value]) if "within" in key.metadata else ():
+                if number == AUTO:
+                    continue
                 check_number(f"{self.recipe_key}.{key.name}", number, key.metadata["within"])
 
 
 @dataclass(frozen=True)
 class Budget(TrainingSection):
-    """The limits of a training run, which ends when the first one is reached.
+    """The limits of a training run, which ends when the first of them is reached.
 
     >>> Budget(seconds=900)
     Budget(steps=None, tokens=None, flops=None, seconds=900)
@@ -82,7 +90,9 @@ class Optimizer(TrainingSection):
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = _key(
         None, "Optimizer."
     )
-    lr: float | None = _key(POSITIVE, "Peak learning rate.")
+    lr: float | Literal["auto"] | None = _key(
+        POSITIVE, "Peak learning rate; auto finds one with a learning rate range test before training.", option="lr"
+    )
     betas: tuple[float, float] | None = _key(
         FRACTION_BELOW_1, "Decay rates of the moving averages of the gradient and of its square."
     )
@@ -107,10 +117,19 @@ class Optimizer(TrainingSection):
         COUNT, "Tokens or rows per step that lr is meant for; with another batch size, lr is scaled."
     )
 
+    @property
+    def base_lr(self) -> float:
+        """The peak learning rate as a number, or 0 if it is not set; an error is raised while it is still "auto"."""
+        if self.lr == AUTO:
+            raise PretuneError(
+                "optimizer.lr=auto: the learning rate is not known here, before a range test; set optimizer.lr to a number"
+            )
+        return self.lr or 0.0
+
 
 @dataclass(frozen=True)
 class Schedule(TrainingSection):
-    """The learning rate schedule of a recipe, in fractions of the training budget."""
+    """The learning rate schedule of a recipe; its durations are fractions of the training budget."""
 
     recipe_key: ClassVar[str] = "schedule"
     kind: (
@@ -133,11 +152,11 @@ class Batching(TrainingSection):
 
     recipe_key: ClassVar[str] = "batch"
     tokens: int | None = _key(COUNT, "Tokens per step.")
-    max_length: int | None = _key(COUNT, "Maximum number of tokens per sequence.")
+    max_length: int | None = _key(COUNT, "Maximum number of tokens per sequence.", option="max_length")
     microbatch_tokens: int | None = _key(
         COUNT, "Tokens per forward pass; gradients are accumulated over the microbatches of a step."
     )
-    size: int | None = _key(COUNT, "Labeled rows per step, instead of tokens.")
+    size: int | None = _key(COUNT, "Labeled rows per step, instead of tokens.", option="batch_size")
     length_schedule: tuple[tuple[float, int], ...] | None = _key(
         None, "Pairs of a fraction of the budget and the maximum length until then, instead of max_length."
     )
@@ -168,6 +187,9 @@ class Monitoring(TrainingSection):
 
     recipe_key: ClassVar[str] = "monitor"
     log_every: int | None = _key(COUNT, "Steps between log lines.")
+    log_to: tuple[Literal["tensorboard", "wandb"], ...] | None = _key(
+        None, "Experiment trackers that get the metrics and settings too: tensorboard, wandb.", option="log_to"
+    )
     eval_every: int | None = _key(COUNT_OR_0, "Steps between evaluations; 0: only at the end.")
     held_out_fraction: float | None = _key(
         FRACTION_BELOW_1, "Fraction of the documents that is held out for evaluation."
@@ -193,6 +215,7 @@ class TokenizerTraining(TrainingSection):
     kind: Kind | None = _key(None, "Tokenization algorithm.")  # noqa: RUF009
     vocab_size: int | None = _key(COUNT, "Maximum number of tokens in the vocabulary.")
     lowercase: bool | None = _key(None, "Lowercase texts.")
+    pair_score: PairScore | None = _key(None, "What WordPiece training merges first.")  # noqa: RUF009
     extra_ids: int | None = _key(COUNT_OR_0, "Number of sentinel tokens.")
     languages: tuple[str, ...] | None = _key(None, "Languages that get a token.")
     least: int | None = _key(COUNT, "Minimum count of a word, for vocabularies of whole words.")
@@ -250,8 +273,11 @@ def resolve_section(
     preset: dict[str, Any] | None = None,
     without: Mapping[type[TrainingSection], tuple[str, ...]] | None = None,
 ) -> Any_:
-    """Return a recipe section with each key from `given` (the user), or else from the preset, or else from defaults.
-    A key that does not suit the optimizer or schedule is an error if given, else None; keys in `without` are None."""
+    """Return a recipe section whose keys are from `given` (the user), else from the preset, else from the defaults.
+
+    A key that does not apply to the chosen optimizer or schedule is an error if it is in `given`, and is unset
+    otherwise. `without` has the names of keys that are always unset, by section.
+    """
     if section is Batching and given is not None and given.max_length and given.length_schedule:  # type: ignore[attr-defined]
         raise PretuneError(
             "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
@@ -267,6 +293,11 @@ def resolve_section(
         if section is Batching and "max_length" in known:
             filled = replace(filled, length_schedule=None)  # a given length replaces the preset's length schedule
         filled = replace(filled, **known)
+    trackers = (filled.log_to or ()) if section is Monitoring else ()
+    if "tensorboard" in trackers:  # an error now, and not after the data are read
+        import_optional("tensorboard", "--log-to tensorboard")
+    if "wandb" in trackers:
+        import_optional("wandb", "--log-to wandb")
     filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
 
@@ -282,7 +313,7 @@ def convert_values(section: type[TrainingSection], values: Mapping[str, Any]) ->
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
-    """Unset the keys of a section that do not suit its optimizer or schedule; raise an error if one is in `given`."""
+    """Unset the keys of a section that do not apply to its optimizer or schedule; raise an error if `given` has one."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
     name = filled.recipe_key
     unused = {}
@@ -299,11 +330,15 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
-    """Return the job `plan` as a recipe: a nested mapping of its settings, except those unset or in `leave_out`."""
+    """Return the job `plan` as a recipe, a nested mapping of its settings, without the settings named in `leave_out`.
+
+    Settings that are None are left out, too.
+    """
     content = {}
-    for key, value in asdict(plan).items():
-        if isinstance(getattr(plan, key), RecipeSection):
-            value = {name: item for name, item in value.items() if item is not None}
-        if key not in leave_out and value is not None:
+    for key in (own.name for own in fields(plan) if own.name not in leave_out):
+        value = getattr(plan, key)
+        if isinstance(value, RecipeSection):
+            value = {name: item for name, item in asdict(value).items() if item is not None}  # type: ignore[call-overload]
+        if value is not None:
             content[key.rstrip("_")] = value
     return content

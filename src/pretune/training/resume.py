@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checkpointing(Callback):
-    """A callback that saves checkpoints at intervals, at the end, and on an interrupt, if there is a run folder."""
+    """A callback that saves checkpoints in a run folder: at intervals, at the end of training, and on an interrupt."""
 
     t: Training
     clock: Clock
@@ -42,17 +42,17 @@ class Checkpointing(Callback):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Catch the signals that interrupt training, and wait for the last checkpoint at the end."""
+        """Return a context manager that catches interrupts during training, and waits for the last checkpoint."""
         with self.saver or nullcontext(), stop_signals() as self.stopping:
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return two flags, 0 or 1, to sum over processes: interrupted, and busy writing a checkpoint."""
+        """Return two numbers, 0 or 1, to be summed over processes: interrupted, and busy writing a checkpoint."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 
     def before_step(self, step: Step) -> None:
-        """Commit the pending checkpoint if all processes have written their files."""
+        """Complete the pending checkpoint if all processes have written their files of it."""
         if self.saver is not None and not step.totals["writing"]:
             self.saver.finish()
 
@@ -69,7 +69,7 @@ class Checkpointing(Callback):
             raise Stopped
 
     def save(self, saver: CheckpointWriter) -> None:
-        """Start to write a checkpoint of model, optimizers, data position, and callbacks with the writer `saver`."""
+        """Start to write a checkpoint of the model, the optimizers, the position in the data, and all callbacks."""
         state: dict[str, Any] = {"clock": dict(self.clock.used), "feed": self.feed.state(), "log": {}, "guard": {}}
         shared = {"root": self.t.root.tensors(), "optimizer": optimizer_tensors(self.t.root, self.optimizers)}
         for callback in self.callbacks:
@@ -83,7 +83,7 @@ class Checkpointing(Callback):
             if state is not None
             for name, tensor in state.tensors().items()
         }
-        saver.start({**state, "step": int(self.clock.used["steps"])}, shared, own={"carry": recurrent})
+        saver.start({**state, "step": int(self.clock.used["steps"])}, shared, own={"recurrent_states": recurrent})
 
     def restore_all(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the model, the optimizers, the position in the data, and all callbacks from a checkpoint."""
@@ -95,7 +95,7 @@ class Checkpointing(Callback):
             callback.restore(state.get(callback.name, {}), tensors.get(callback.name, {}))
         self.feed.restore(state["feed"], self.clock)
         slots: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.get("carry", {}).items():
+        for name, tensor in tensors.get("recurrent_states", {}).items():
             slot, _, key = name.partition("/")
             if int(slot) % t.world.size == t.world.rank:  # packs are assigned to processes in the same way
                 slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)

@@ -39,7 +39,7 @@ COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results 
 
 
 class Run(ModelHandle):
-    """A training run in its folder, finished or not; commands accept it in place of a model's path.
+    """A training run in its folder, finished or not; Python functions accept it in place of a model's path.
 
     >>> Run("runs/mine").results["dev/mlm"]  # doctest: +SKIP
     2.13
@@ -65,7 +65,7 @@ class Run(ModelHandle):
 
     @property
     def open_model(self) -> OpenModel:
-        """The model of the run; its weights stay in memory if the run is finished, otherwise they are read again."""
+        """The model of the run; if the run is finished, its weights stay in memory, else they are read each time."""
         if not self.finished:
             return OpenModel(self.folder, keep_alive=self.keep_alive)
         if self._opened is None:
@@ -132,7 +132,7 @@ class Run(ModelHandle):
         return as_dataframe(self.metrics())
 
     def _repr_html_(self) -> str:
-        """Return the results of the run as HTML for notebooks: one table, and one for each result that is a table."""
+        """Return the results of the run as HTML for notebooks: one table of values, and every result that is a table."""
         facts = self.table()
         facts |= facts.pop("details", {})
         tables = {name: value for name, value in facts.items() if is_table(value)}
@@ -161,7 +161,7 @@ def is_table(value: Any) -> bool:
 
 
 def finished_run(folder: Path) -> Run | None:
-    """Return the run in a folder, or None if there is none or it is unfinished."""
+    """Return the run in a folder, or None if the folder has no run or its run is unfinished."""
     return Run(folder) if (folder / RECIPE).is_file() and (folder / RESULTS).is_file() else None
 
 
@@ -173,7 +173,9 @@ def copy_run_files(source: Path, folder: Path) -> None:
 
 
 def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
-    """Return results for display: scores first, costs last as `details`; the rest, if in `trained`, with prefix train/.
+    """Return results in the order of display: scores first, costs last under the name `details`.
+
+    The names in `trained`, other than scores and costs, get the prefix train/.
 
     >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
     >>> list(arrange_results(facts, trained=["mlm", "flops"]))
@@ -186,7 +188,7 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
     for name, value in results.items():
         if name == "run":
             first[name] = value
-        elif name.startswith(("dev/", "baseline/")):
+        elif name.startswith(("dev/", "interval/", "baseline/", "warning")):
             scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
         elif name in COST or name.startswith("gradient_norm"):
             details[name] = value
@@ -196,7 +198,10 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Create the run folder of the command `verb`, or check that it can resume; return whether it has a checkpoint."""
+    """Create the run folder of the command `verb`; if it exists, check that the run can be resumed.
+
+    Return whether the folder has a checkpoint to resume from.
+    """
     if check_run(folder, resume):
         check_same_recipe(folder, recipe)
         return bool(list_checkpoints(folder))
@@ -206,7 +211,7 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
 
 
 def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
-    """Raise an error if the run in a folder was started with another recipe."""
+    """Raise an error if the run in a folder was started with a recipe other than `recipe`."""
     if not (folder / RECIPE).is_file():
         return
     saved = read_recipe(folder / RECIPE)
@@ -221,7 +226,10 @@ def check_same_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
 
 @contextmanager
 def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
-    """Remove a `new` run folder if the block raises an error about its input, unless it has metrics or token files."""
+    """Return a context manager that removes a new run folder if its block raises an error about the input.
+
+    The folder stays if `new` is false, or if it already has metrics or partially tokenized text.
+    """
     try:
         yield
     except PretuneError:
@@ -232,13 +240,13 @@ def remove_if_refused(folder: Path, new: bool) -> Iterator[None]:
 
 
 def write_run_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
-    """Write the recipe with which the command `verb` reproduces a run to the file recipe.yaml in its folder."""
+    """Write the file recipe.yaml of a run, with which the command `verb` repeats the run."""
     comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
     write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
 
 
 def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
-    """Write the results and the model card of a run, and return the run."""
+    """Write the results and the model card of the run in a folder, and return the run."""
     write_json(folder / RESULTS, results)
     run = Run(folder)
     if (folder / CONFIG).is_file():

@@ -23,6 +23,8 @@ WARMUP = 20  # steps before anything counts as a spike
 class SpikeGuard(Callback):
     """A callback that stops training, or skips a step, if the loss or the gradient norm is far above its running mean.
 
+    A value is a spike if it is more than `factor` times its running mean.
+
     >>> guard = SpikeGuard(factor=3.0)
     >>> all(guard.find_spike(2.0, 1.0) is None for _ in range(30))
     True
@@ -39,7 +41,10 @@ class SpikeGuard(Callback):
     seen: int = 0  # steps
 
     def allow_update(self, step: Step) -> bool:
-        """Return True if loss and gradient norm have no spike; on a spike, raise an error, or skip it (False)."""
+        """Return whether a step may update the model; if it has a spike, return False, or raise an error.
+
+        With `skip`, the step is skipped, otherwise training stops.
+        """
         assert step.gradient_norm is not None
         loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
         spike = self.find_spike(loss, float(step.gradient_norm))
@@ -54,7 +59,10 @@ class SpikeGuard(Callback):
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:
-        """Return a description of a spike in the loss or gradient norm, or update the running means and return None."""
+        """Return a description of the spike if one of the two values is a spike or not finite; else None.
+
+        Values without a spike are added to the running means.
+        """
         values = {"loss": loss, "gradient norm": norm}
         for name, value in values.items():
             if not math.isfinite(value):

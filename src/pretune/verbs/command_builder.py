@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
@@ -18,6 +18,7 @@ from pretune.runtime.console import format_result
 from pretune.runtime.errors import PretuneError, command_options
 from pretune.runtime.recipe import (
     LoadedObject,
+    RecipeSection,
     Values,
     find_section,
     merge_recipes,
@@ -45,7 +46,8 @@ class Option:
     help: str
     group: str  # the heading in the help under which it is shown
     positional: bool = False
-    section: str = ""  # the section of the recipe that it is a key of
+    section: str = ""  # the section of the recipe that it sets a key of
+    key: str = ""  # in that section
 
     @property
     def spelling(self) -> str:
@@ -59,7 +61,7 @@ class Option:
 
 
 def list_options(verb: Callable[..., Any]) -> list[Option]:
-    """Return the options of a command, from the signature and docstring of its function (verb)."""
+    """Return the options of a command, derived from the signature and docstring of its function, `verb`."""
     _, notes = parse_docstring(verb)
     common: Sequence[str] | None = getattr(verb, "common", None)  # without it, all options are
     options: list[Option] = []
@@ -68,10 +70,11 @@ def list_options(verb: Callable[..., Any]) -> list[Option]:
         name, hint = parameter.name, parameter_types(verb)[parameter.name]
         section = find_section(hint)
         if section is not None:
-            for key in fields(section) if section.flat else ():  # type: ignore[arg-type]  # others are set with --set
+            for key, option in section_options(verb, name, section).items():  # other keys are set with --set
                 kind = _simplify(section_keys(section)[key.name])
-                group = COMMON if common is None or key.name in common else ADVANCED
-                options.append(Option(key.name, kind, key.default, key.metadata.get("help", ""), group, section=name))
+                group = COMMON if common is None or option in common else ADVANCED
+                text = key.metadata.get("help", "")
+                options.append(Option(option, kind, key.default, text, group, section=name, key=key.name))
             continue
         kind = _simplify(hint)
         many = kind == list[str]
@@ -90,10 +93,35 @@ def list_options(verb: Callable[..., Any]) -> list[Option]:
     ]
 
 
+def section_options(verb: Callable[..., Any], name: str, section: type[RecipeSection]) -> dict[Field[Any], str]:
+    """Return the keys of the recipe section `name` that options of a command set, with the names of the options.
+
+    In a flat section, such as `budget`, every key is an option; in other sections, keys that declare an option name and
+    apply to the command.
+    """
+    refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
+    keys: tuple[Field[Any], ...] = fields(section)  # type: ignore[arg-type]
+    named = {key: key.name if section.flat else key.metadata.get("option", "") for key in keys}
+    taken = inspect.signature(verb).parameters
+    return {
+        key: option
+        for key, option in named.items()
+        if option and f"{name}.{key.name}" not in refused and option not in taken
+    }
+
+
+def check_set_once(option: Option, settings: Values) -> None:
+    """Raise an error if a command-line option and --set (`settings`) both set the same key of the recipe."""
+    if option.key in (settings.get(option.section) or {}):
+        raise PretuneError(
+            f"{option.spelling} and --set {option.section}.{option.key} set the same key of the recipe; give only one of the two"
+        )
+
+
 def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
     """Return the cyclopts command of a function (verb), with its parameters as options, --recipe, --set and --json."""
     options = list_options(verb)
-    sections = {option.name: option.section for option in options if option.section}
+    sections = {option.name: option for option in options if option.section}
     signature = inspect.Signature([_cyclopts_parameter(option) for option in options])
 
     def command(*arguments: Any, **named: Any) -> None:
@@ -102,11 +130,13 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         given = signature.bind_partial(*arguments, **named).arguments
         as_json = given.pop("json", False)
         values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
-        values = merge_recipes(values, parse_settings(given.pop("set", ())))
+        settings = parse_settings(given.pop("set", ()))
+        values = merge_recipes(values, settings)
         for option, value in given.items():
-            values = merge_recipes(
-                values, {sections[option]: {option: value}} if option in sections else {option: value}
-            )
+            own = sections.get(option)
+            if own is not None:
+                check_set_once(own, settings)
+            values = merge_recipes(values, {option: value} if own is None else {own.section: {own.key: value}})
         with command_options(option.spelling.removeprefix("--") for option in options):
             result = verb(**validate_arguments(verb, values, name))
         _destroy_process_group()
@@ -127,13 +157,13 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
 
 
 def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return recipe values except those equal to a command's defaults: recipes of runs contain all options."""
+    """Return the values of a recipe that differ from the command's defaults; recipes of runs have all options."""
     parameters = inspect.signature(verb).parameters
     return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 
 
 def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the description of a command and the help text of each of its options, from the function's docstring."""
+    """Return the description of a command and the help text of each option, from the docstring of its function."""
     description, sections = split_docstring(verb)
     return re.sub(r"(?<!\n)\n(?!\n)", " ", description), parse_parameters(sections.get("Parameters", ""))
 
@@ -151,7 +181,7 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
 
 
 def _cyclopts_parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter for cyclopts; none is required, because a recipe may supply it."""
+    """Return an option as a parameter for cyclopts, which is never required, because a recipe may supply the value."""
     from cyclopts import Parameter
 
     settings = Parameter(
@@ -167,7 +197,10 @@ def _cyclopts_parameter(option: Option) -> inspect.Parameter:
 
 
 def _simplify(hint: Any) -> Any:
-    """Return the type to parse an option as, for a type hint: strings for paths and objects, lists for sequences."""
+    """Return the type as which the command line parses an option, given the type hint of its parameter.
+
+    Paths and objects become strings, and sequences become lists of strings.
+    """
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))

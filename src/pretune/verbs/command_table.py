@@ -13,7 +13,7 @@ STAGES = ("Data", "Pretraining", "Tasks", "Evaluation", "Compression", "Use")
 
 
 class Command(NamedTuple):
-    """A command of the command line: its stage, the name of its function (verb) in `pretune`, and one line of help."""
+    """A command of `pretune`: its stage in the overview, the name of its function, and one line of help."""
 
     stage: str
     verb: str
@@ -31,13 +31,20 @@ COMMANDS = {
     "adapt": Command("Pretraining", "adapt", "Continue pretraining a model on your own text."),
     "vectors train": Command("Pretraining", "train_vectors", "Train word vectors."),
     "quickstart": Command("Tasks", "quickstart", "Demonstrate transfer learning with few labels, offline."),
+    "label": Command("Tasks", "label", "Label texts by hand, the most informative first."),
     "finetune": Command("Tasks", "finetune", "Fine-tune a model on labeled examples of one or more tasks."),
     "tune": Command("Tasks", "tune", "Search for the best hyperparameters of fine-tuning."),
     "ulmfit": Command("Tasks", "ulmfit", "Fine-tune a recurrent language model to classify (ULMFiT)."),
     "evaluate": Command("Evaluation", "evaluate", "Evaluate on a benchmark suite, or measure perplexity."),
     "compare": Command("Evaluation", "compare", "Test whether one model is better than another."),
+    "study": Command("Evaluation", "study", "Compare recipes under one budget, or suggest one."),
     "contamination": Command("Evaluation", "contamination", "Measure the overlap of test files with a store."),
-    "bench device": Command("Evaluation", "bench_device", "Measure the arithmetic and memory speed of a device."),
+    "attention": Command("Evaluation", "attention", "Draw attention heads, and measure what they attend to."),
+    "similarity": Command("Evaluation", "similarity", "Compare the layers of one or two models (CKA, SVCCA)."),
+    "project": Command("Evaluation", "project", "Draw the embeddings of texts in the plane (PCA, t-SNE)."),
+    "probe": Command("Evaluation", "probe", "Measure what each layer of a model encodes, with controls."),
+    "bench": Command("Evaluation", "bench", "Compare a model's speed with transformers and ONNX Runtime."),
+    "roofline": Command("Evaluation", "roofline", "Measure the arithmetic and memory speed of a device."),
     "compress": Command("Compression", "compress", "Compress a fine-tuned model to a target, trying pipelines."),
     "distill": Command("Compression", "distill", "Distill one or more teachers into a smaller student."),
     "prune": Command("Compression", "prune", "Prune layers, heads, feed-forward units, weights, or tokens."),
@@ -50,6 +57,7 @@ COMMANDS = {
     "ask": Command("Use", "ask", "Prompt a language model with a cloze template."),
     "translate": Command("Use", "translate", "Translate texts with an encoder-decoder."),
     "neighbors": Command("Use", "neighbors", "Find words (not texts) used like a word in its context."),
+    "serve": Command("Use", "serve", "Serve models over HTTP, with a page to try them."),
     "export": Command("Use", "export", "Export a model for transformers, ONNX Runtime, and others."),
     "show": Command("Use", "show", "Show presets, objectives, families, suites, or a folder."),
     "doctor": Command("Use", "doctor", "Check what this machine can run, and how to get the rest."),
@@ -57,7 +65,6 @@ COMMANDS = {
 GROUPS = {
     "tokenizer": "Train or inspect a tokenizer.",
     "vectors": "Train word vectors.",
-    "bench": "Measure the speed of this machine.",
 }
 
 

@@ -18,11 +18,15 @@ OK, SLOW, MISSING, FAILED = "ok", "slow", "missing", "failed"
 EXTRAS = {  # what the optional dependencies are for
     "export": "ONNX export and ONNX Runtime",
     "cluster": "Ray clusters",
+    "serve": "the HTTP server",
     "tune": "hyperparameter search",
     "eval": "translation metrics",
     "elmo": "published ELMo checkpoints",
     "vectors": "training word vectors",
+    "languages": "keeping languages of a corpus",
     "pandas": "results as data frames",
+    "tensorboard": "logs for TensorBoard",
+    "wandb": "logs for Weights & Biases",
 }
 LEFT_OUT = ("all", "dev", "docs")  # extras that are not a feature: everything, and the tools of developers
 LITTLE_DISK = LITTLE_MEMORY = 2e9  # bytes
@@ -55,7 +59,7 @@ def _row(check: str, status: str, found: str, advice: str = "") -> Row:
 
 
 def _software() -> Iterator[Row]:
-    """Yield the versions of pretune, Python, and torch."""
+    """Check the versions of pretune, Python, and torch; yield one row per check."""
     import torch
 
     import pretune
@@ -67,7 +71,7 @@ def _software() -> Iterator[Row]:
 
 
 def _device() -> Iterator[Row]:
-    """Yield the device that commands use by default, and the kernels that it has."""
+    """Check the default device and its kernels; yield one row per check."""
     import torch
 
     from pretune.runtime.cpu_features import cpu_model
@@ -100,7 +104,7 @@ def _device() -> Iterator[Row]:
 
 
 def _arithmetic() -> Iterator[Row]:
-    """Yield how fast this machine computes with bf16 and int8 numbers."""
+    """Check whether the processor or GPU is fast with bf16, int8, and int4 numbers; yield one row per check."""
     import torch
 
     from pretune.nn.quantized.int8 import check_kind, choose_engine
@@ -133,7 +137,7 @@ def _arithmetic() -> Iterator[Row]:
 
 
 def _resources() -> Iterator[Row]:
-    """Yield the memory and disk space of this machine, and pretune's cache folder."""
+    """Check memory, disk space, and pretune's cache folder; yield one row per check."""
     from pretune.runtime.devices import cache_folder
 
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -153,7 +157,7 @@ def _resources() -> Iterator[Row]:
 
 
 def _extras() -> Iterator[Row]:
-    """Yield one row per extra of the package: the installed versions, or the command that installs what is missing."""
+    """Check the extras of the package; yield one row per extra, with versions or the command that installs it."""
     try:
         requirements = metadata.requires("pretune") or ()
     except metadata.PackageNotFoundError:
@@ -177,7 +181,7 @@ def _extras() -> Iterator[Row]:
 
 
 def extra_requirements(requirements: Iterable[str]) -> dict[str, list[str]]:
-    """Return the packages of each extra, from the requirements in a package's metadata; extras of developers are left out.
+    """Return the packages of each extra, given the requirements in package metadata, except developers' extras.
 
     >>> extra_requirements(["torch>=2.11", "optuna>=4; extra == 'tune'", "pytest; extra == 'dev'"])
     {'tune': ['optuna']}
@@ -193,7 +197,7 @@ def extra_requirements(requirements: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _self_test() -> Iterator[Row]:
-    """Yield whether each bundled model loads and predicts a word."""
+    """Check that each bundled model loads and predicts a word; yield one row per model."""
     from pretune.inference.fill import MaskFiller
     from pretune.models.bundled import bundled_names
 

@@ -1,4 +1,4 @@
-"""The help of the command line as text, formatted without cyclopts, whose import takes longer than all of this."""
+"""The help of the command line as text, formatted without cyclopts, which is slow to import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pretune.verbs.command_table import COMMANDS, GROUPS, STAGES
 
-ABOUT = "Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress."
+ABOUT = "Transfer learning for text, end to end: pretrain, fine-tune, evaluate, probe, compress, serve."
 FLAGS = {
     "--help, -h": "Show this help, or that of a command, and exit.",
     "--version": "Show the version of pretune and exit.",

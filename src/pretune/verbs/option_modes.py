@@ -1,4 +1,4 @@
-"""Modes of verbs, as conditions on their options, and the rules that several verbs share (see verbs/verb.py)."""
+"""Conditions on the options of verbs, and rules on options that several verbs share (see verbs/verb.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EPOCHS_RULE = only(
 
 
 def has_budget(o: Options) -> bool:
-    """Return whether the command-line options `o` set a limit of the training budget, such as --steps."""
+    """Return whether the command-line options `o` limit the training budget, as --steps does."""
     return o.budget is not None and bool(o.budget.limits)
 
 
@@ -43,7 +43,10 @@ def starts_from_preset(o: Options) -> bool:
 
 
 def reads_files(o: Options) -> bool:
-    """Return whether the inputs in the options `o` are files and not texts; model names at their start are skipped."""
+    """Return whether the inputs in the options `o` are files rather than texts.
+
+    Models may be listed before the inputs, as in an ensemble; they do not count.
+    """
     from pretune.verbs.shared_inputs import split_files, split_models
 
     _, rest = split_models(o.model, o.inputs)
@@ -51,7 +54,7 @@ def reads_files(o: Options) -> bool:
 
 
 def reads_tables(o: Options) -> bool:
-    """Return whether the inputs in the options `o` include files with columns, and not only texts and .txt files."""
+    """Return whether the inputs in the options `o` include a table, that is, a file other than .txt."""
     from pretune.text.corpus.files import file_format
     from pretune.verbs.shared_inputs import split_text_files
 
@@ -66,12 +69,15 @@ def writes_cells(o: Options) -> bool:
 
 
 def reads_plain_text(o: Options) -> bool:
-    """Return whether the options `o` train on running text that is given without a language (LANGUAGE=PATH)."""
+    """Return whether the options `o` train on a file of running text without a language prefix (LANGUAGE=PATH)."""
     return bool(text_files(o)) and any(not language for language, _ in data_files(o))
 
 
 def data_files(o: Options) -> list[tuple[str, str]]:
-    """Return the language and path of each file or folder in --data (of the options `o`) that is not a store."""
+    """Return (language, path) for each file or folder in --data (of the options `o`) that is not a token store.
+
+    The language is "" if none is given.
+    """
     from pretune.training.jobs.pretraining_settings import is_store, split_language
 
     given = [split_language(str(path)) for path in paths(o.data)]
@@ -79,7 +85,10 @@ def data_files(o: Options) -> list[tuple[str, str]]:
 
 
 def text_files(o: Options) -> list[str]:
-    """Return the files of running text in --data (of the options `o`); none for objectives that read only stores."""
+    """Return the paths in --data (of the options `o`) that are running text and not token stores.
+
+    The list is empty for objectives that read tables, such as pairs of sentences.
+    """
     from pretune.models.presets import find_preset
     from pretune.objectives import parse_objective
 
@@ -90,7 +99,7 @@ def text_files(o: Options) -> list[str]:
 
 
 def paths(data: Any) -> Sequence[Any]:
-    """Return the paths in the value of --data, which is one path, several, or an open store."""
+    """Return the value of --data, which is one path, several paths, or an open store, as a list of paths."""
     from pretune.verbs.shared_inputs import store_and_paths
 
     store, found = store_and_paths(data)
@@ -98,14 +107,18 @@ def paths(data: Any) -> Sequence[Any]:
 
 
 def formats(corpus: Any) -> set[str | None]:
-    """Return the set of file formats in a corpus, given as files and folders; None stands for an unknown format."""
+    """Return the set of file formats, such as .txt, in a corpus of files and folders; None is an unknown format."""
     from pretune.text.corpus.files import file_format, find_files
 
     return {file_format(file) for file in find_files(corpus)} if corpus else set()
 
 
 def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[OptionRule]:
-    """Return rules that reading options apply only to matching `files(options)`; `of` says which files in errors."""
+    """Return rules that reject an option for formats of files to which it does not apply, such as split_by for tables.
+
+    `names` are the options, and `files` is a function from all options of a command to the files that it reads. `of` is
+    a phrase such as " of --corpus", which says in error messages which files are meant.
+    """
     rules = {
         "split_by": only("split_by", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
         "text_field": only(

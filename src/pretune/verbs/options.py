@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pretune.text.corpus.in_memory_tables import Table as Table
     from pretune.text.store.store import Store as OpenStore
     from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
+    from pretune.training.callbacks import Callback
     from pretune.training.run_folder import Run as Run
 
     Models: TypeAlias = str | Path | ModelHandle | Sequence[str | Path | ModelHandle]
 else:  # the classes themselves would load torch, which `--help` does without
-    OpenStore = LoadedTokenizer = ModelHandle = Run = LoadedObject
+    OpenStore = LoadedTokenizer = ModelHandle = Run = Callback = LoadedObject
     Table = InMemoryTable  # the verb decorator saves tables to files, so that verbs see paths only
     Models = str | Path | ModelHandle  # on the command line, further models come after the first, among the inputs
 
@@ -35,7 +36,7 @@ TaskFiles: TypeAlias = (
 
 
 def _keys(section: type[RecipeSection], without: Mapping[type[RecipeSection], tuple[str, ...]] | None = None) -> str:
-    """Return the keys of a recipe section as text for its help, except those in `without`."""
+    """Return the names of the keys of a recipe section as text for help, except those that `without` lists for it."""
     left_out = (without or {}).get(section, ())
     return ", ".join(key.name for key in fields(section) if key.name not in left_out)  # type: ignore[arg-type]
 
@@ -120,11 +121,14 @@ Objective = Annotated[
     "classify+0.5*lm; for several tasks, one objective for all or one per task, as in a: classify | b: generate.",
 ]
 Strategy = Annotated[
-    str,
-    "Which parameters are trained: full, frozen, top(4), gradual, or lora(8), combined by + with reset(1), freelb(3), sparse(0.8), "
-    "or int8; auto chooses one.",
+    str | None,
+    "What is trained: full, frozen, features, contrastive, top(4), gradual, or lora(8), combined by + with reset(1), freelb(3), "
+    "smart(1), sparse(0.8), or int8. auto, the default unless training settings are given, compares some by cross-validation and keeps the best.",
 ]
 Epochs = Annotated[float, "Passes over the training data."]
+SuitableEpochs = Annotated[
+    float | None, "Passes over the training data; by default 3, or more for few examples, for at least 200 steps."
+]
 Limits = Annotated[Budget | None, "Training budget instead of --epochs."]
 TextLimits = Annotated[Budget | None, "Training budget; training ends when the first limit is reached."]
 OptimizerSettings = Annotated[Optimizer | None, f"Optimizer settings: {_keys(Optimizer)}."]
@@ -138,6 +142,21 @@ RowMonitor = Annotated[
 ]
 TextMonitor = Annotated[
     Monitoring | None, f"Logging, evaluation, and checkpoint settings: {_keys(Monitoring, recipe_sections.ON_ROWS)}."
+]
+Callbacks = Annotated[
+    Sequence[str | Callback],
+    "Callbacks of the training loop, by the names under which installed packages register them; in Python, instances of "
+    "pretune.Callback.",
+]
+ClassWeight = Annotated[
+    str | Sequence[str] | Mapping[str, float] | None,
+    "Weights of the classes in the loss: balanced gives all classes the same total weight, none the same weight to all examples; "
+    "or LABEL=WEIGHT for some labels, e.g. spam=5, and 1 for the others.",
+]
+Metric = Annotated[
+    str | None,
+    "Primary metric, by which seeds, trials, and evaluations are compared: one that the task reports, or a registered one, such "
+    "as macro_f1, weighted_f1, balanced_accuracy, or mcc.",
 ]
 Seed = Annotated[int, "Random seed."]
 FromScratch = Annotated[
@@ -165,6 +184,10 @@ NumBeams = Annotated[int, "Number of beams of beam search; 1 is greedy decoding.
 LengthPenalty = Annotated[
     float, "Exponent of the length by which beam scores are divided; larger values favor longer texts."
 ]
+
+# -- analysis -------------------------------------------------------------------------------------------------------
+
+AnalysisFolder = Annotated[str | Path | None, "Folder for the tables, the figures (.svg and .png), and report.html."]
 
 # -- suites ---------------------------------------------------------------------------------------------------------
 

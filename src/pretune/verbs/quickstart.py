@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.runtime.output_paths import check_resumable_folder
 from pretune.verbs.verb import verb
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 BUNDLED = "pretune-small-en"
 REPORT, MARKER = "report.html", "quickstart.json"
 DOCUMENTATION = 1_500_000  # characters of docstrings to adapt to
-# For few labels: small batches, many epochs, and lower learning rates in the lower layers of the pretrained encoder. Chosen on the
-# training file alone.
-RATE, ROWS, OBJECTIVE = 3e-4, 16, "classify(pooling=mean)"
-LAYER_DECAY = {"pretrained": 0.8, "scratch": 1.0}
+RATE, ROWS = 3e-4, 16  # of the network with random weights, chosen on the training file alone
 STEP = 2048  # tokens per step of adaptation
 NAMES = {
     "pretrained": "the pretrained encoder",
@@ -146,13 +143,14 @@ def quickstart(
     labels_per_class: int = 25,
     num_seeds: int = 3,
     epochs: float = 12.0,
+    effort: Literal["quick", "normal", "thorough"] = "normal",
     seconds: float = 60.0,
     out: str | Path = "pretune-quickstart",
 ) -> QuickstartResult:
     """Demonstrate transfer learning: compare a pretrained encoder with two baselines on few labels.
 
-    With a few labeled customer messages per class, train the pretrained encoder, the same network from random weights, and a
-    bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. Print a table, and write an HTML report
+    With a few labeled customer messages per class, fine-tune the pretrained encoder with default options, train the same network from
+    random weights, and fit a bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. Print a table, and write an HTML report
     with learning curves.
 
     Parameters
@@ -164,7 +162,9 @@ def quickstart(
     num_seeds
         Number of repetitions, each with another sample of labeled examples.
     epochs
-        Passes over the labeled examples.
+        Passes over the labeled examples of the network with random weights.
+    effort
+        Effort of the search for the best way to fine-tune the pretrained encoder; see `pretune finetune --help`.
     seconds
         Duration of the adaptation in seconds.
     out
@@ -196,7 +196,7 @@ def quickstart(
     pool, test = (read_labeled(example(f"messages_{part}.csv"), columns) for part in ("train", "test"))
     outcomes = {name: LearnerResult() for name in NAMES}
     for seed in range(num_seeds):
-        learn(model, pool, test, outcomes, labels_per_class, epochs, seed, folder)
+        learn(model, pool, test, outcomes, labels_per_class, epochs, effort, seed, folder)
     texts = folder / "documentation.jsonl"
     documents = (json.dumps({"text": text}) + "\n" for text in read_docstrings(DOCUMENTATION))
     write_bytes(texts, "".join(documents).encode())
@@ -222,10 +222,15 @@ def learn(
     outcomes: dict[str, LearnerResult],
     labels: int,
     epochs: float,
+    effort: Literal["quick", "normal", "thorough"],
     seed: int,
     folder: Path,
 ) -> None:
-    """Train the three learners of the quickstart on texts sampled from `pool`; add test accuracies to `outcomes`."""
+    """Train the three learners of the quickstart on texts sampled from `pool`; add test accuracies to `outcomes`.
+
+    `labels` is the number of examples per class, `epochs` that of the network with random weights, `effort` the one of
+    `finetune`, and `folder` the place of the runs.
+    """
     import csv
 
     from pretune.runtime.progress import log_info
@@ -244,26 +249,25 @@ def learn(
     file = folder / f"labels-{seed}.csv"
     with file.open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([("text", "label"), *zip(texts, known, strict=True)])
+    data: dict[str, Any] = {"dev": example("messages_test.csv"), "text": "text", "label": "label", "seed": seed}
+    log_info(f"seed {seed}: fine-tuning {NAMES['pretrained']} on {len(rows)} labels")
+    run = finetune(model, file, out=folder / f"pretrained-{seed}", effort=effort, report=False, **data)
+    outcomes["pretrained"].accuracies.append(run.results["dev/accuracy"])
+    log_info(f"seed {seed}: training {NAMES['scratch']} on {len(rows)} labels")
     steps = -(-len(rows) // ROWS)  # per epoch
-    for name in ("pretrained", "scratch"):
-        log_info(f"seed {seed}: training {NAMES[name]} on {len(rows)} labels")
-        run = finetune(
-            model,
-            file,
-            dev=example("messages_test.csv"),
-            text="text",
-            label="label",
-            objective=OBJECTIVE,
-            epochs=epochs,
-            optimizer=Optimizer(lr=RATE, layer_decay=LAYER_DECAY[name]),
-            batch=Batching(size=ROWS),
-            monitor=Monitoring(eval_every=steps * max(1, round(epochs / 6))),
-            seed=seed,
-            from_scratch=name == "scratch",
-            out=folder / f"{name}-{seed}",
-            num_seeds=1,
-            report=False,
-        )
-        curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
-        outcomes[name].accuracies.append(run.results["dev/accuracy"])
-        outcomes[name].curves.append(curve)
+    run = finetune(
+        model,
+        file,
+        epochs=epochs,
+        optimizer=Optimizer(lr=RATE, layer_decay=1.0),
+        batch=Batching(size=ROWS),
+        monitor=Monitoring(eval_every=steps * max(1, round(epochs / 6))),
+        from_scratch=True,
+        out=folder / f"scratch-{seed}",
+        num_seeds=1,
+        report=False,
+        **data,
+    )
+    curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
+    outcomes["scratch"].accuracies.append(run.results["dev/accuracy"])
+    outcomes["scratch"].curves.append(curve)

@@ -100,7 +100,7 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class ResultSummary:
-    """A summary of what a command wrote, as named values."""
+    """A summary of what a command did or wrote, as named values."""
 
     facts: dict[str, Any]
 

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, quote
 
 if TYPE_CHECKING:
     from pretune.models.open_model import OpenModel
@@ -20,16 +20,16 @@ TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks
 
 
 def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a command (its `locals()`) that are fields of a job's dataclass; paths become text."""
+    """Return the arguments of a command (its `locals()`) that are fields of the dataclass `job`, paths as strings."""
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
     return {name: model_reference(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
 
 
 def model_reference(model: str | os.PathLike[str]) -> str:
-    """Return the path of a model (or any other path) as text; for a loaded bundled model, its name.
+    """Return the path of a model, or any other path, as text; a bundled model that is loaded gives its name.
 
-    Jobs that train or write models get this reference, and read the files themselves.
+    This is for jobs that train or write models, which read the model from its files, even if it is open already.
 
     >>> model_reference(Path("runs/mine"))
     'runs/mine'
@@ -42,7 +42,9 @@ def model_reference(model: str | os.PathLike[str]) -> str:
 
 
 def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
-    """Return the open model of a run or a loaded model, so that its weights are not read again, or a path as text.
+    """Return the open model, with weights in memory, for a run or a loaded model; return a path as text.
+
+    This is for inference, which need not read the weights of an open model again.
 
     >>> open_reference("runs/mine")
     'runs/mine'
@@ -55,14 +57,17 @@ def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
 
 
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a compression command's arguments as fields of its job, with the path `out` and columns by role."""
+    """Return the arguments of a compression command as the fields of its job, such as `QuantizationJob`.
+
+    The path `out` becomes a Path, and the options for columns one mapping from role to column.
+    """
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
     out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}
     return job_options(job, arguments) | out
 
 
 def parse_task_files(files: Any) -> str | dict[str, str]:
-    """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
+    """Return the path of a single file, or a dictionary from task names to paths if files are given as NAME=FILE.
 
     >>> parse_task_files(["sst=a.csv", "rte=b.csv"])
     {'sst': 'a.csv', 'rte': 'b.csv'}
@@ -80,8 +85,33 @@ def parse_task_files(files: Any) -> str | dict[str, str]:
             )
     found = {match[1]: match[2] for match in named if match is not None}
     if len(found) < len(given):
-        raise PretuneError(f"{', '.join(given)}: one task has two files; merge the files")
+        raise PretuneError(f"{', '.join(given)}: one task has two files; merge them into one file")
     return found
+
+
+def parse_class_weight(given: Any) -> str | dict[str, float] | None:
+    """Return the value of --class-weight: balanced or none, or the weights of labels if they are given as LABEL=WEIGHT.
+
+    >>> parse_class_weight(["balanced"]), parse_class_weight(["spam=5", "a=b=2"])
+    ('balanced', {'spam': 5.0, 'a=b': 2.0})
+    """
+    if given is None or isinstance(given, Mapping):
+        return None if given is None else {str(label): float(weight) for label, weight in given.items()}
+    given = [given] if isinstance(given, str) else list(given)
+    if len(given) == 1 and given[0] in ("balanced", "none"):
+        return str(given[0])
+    weights = {}
+    for text in given:
+        label, _, weight = text.rpartition("=")
+        try:
+            weights[label] = float(weight)
+        except ValueError:
+            label = ""
+        if not label:
+            raise PretuneError(
+                f"--class-weight {quote(text)}: give balanced, none, or LABEL=WEIGHT for some labels, as in spam=5"
+            )
+    return weights or None
 
 
 def as_path_list(given: Any) -> list[str]:
@@ -94,13 +124,18 @@ def as_path_list(given: Any) -> list[str]:
 
 
 def as_path(given: Any) -> str:
-    """Return a path as text, for an option whose type includes tables; the `verb` decorator has saved those to files."""
+    """Return a path as text, for an option that accepts a path or a table in memory.
+
+    The `verb` decorator has already saved tables to files, so that the value is a path.
+    """
     path: str = os.fspath(given)
     return path
 
 
 def store_and_paths(data: Any) -> tuple[Store | None, Sequence[str | Path]]:
-    """Return `data` if it is an open store, else None, and the paths to record in the recipe.
+    """Return an open store (or None) and the paths of the data for the recipe, given the value of --data.
+
+    The store is `data` itself, if it is an open store. Data given as a mapping by language become LANGUAGE=PATH.
 
     >>> store_and_paths({"en": "english.txt"})
     (None, ['en=english.txt'])
@@ -115,7 +150,7 @@ def store_and_paths(data: Any) -> tuple[Store | None, Sequence[str | Path]]:
 
 
 def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
-    """Return the column of each role, such as text, from --columns (`further`) and the options for single columns.
+    """Return the column of each role, such as text, from --columns (`further`) and from options such as --text.
 
     >>> columns_by_role({"group": "qid"}, text="query", pair=None)
     {'group': 'qid', 'text': 'query'}
@@ -124,7 +159,11 @@ def columns_by_role(further: Mapping[str, str] | None, **given: str | None) -> d
 
 
 def split_models(model: Any, inputs: Any) -> tuple[list[str | OpenModel], list[str | Path]]:
-    """Return all models, including those that come first in the inputs, and the remaining inputs."""
+    """Return the models of a command, and its inputs, given its arguments `model` and `inputs`.
+
+    Further models of an ensemble are listed on the command line before the inputs, and are moved from the inputs to the
+    models.
+    """
     from pretune.models.bundled import bundled_names
 
     runs = [open_reference(item) for item in ([model] if isinstance(model, str | os.PathLike) else model)]
@@ -137,11 +176,11 @@ def split_models(model: Any, inputs: Any) -> tuple[list[str | OpenModel], list[s
 def split_files(
     inputs: Any, formats: Sequence[str] | None = None, folders: bool = False
 ) -> tuple[list[Path], list[str]]:
-    """Return the inputs as a list of files and a list of texts, one of which is empty.
+    """Split inputs into files and texts, and return both lists, one of which is empty.
 
-    An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.
-    `formats` are the formats to look for in glob patterns and folders, by default those of tables. With `folders`, an
-    existing folder stands for the files in it.
+    An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an
+    error. `formats` are the file extensions to look for in glob patterns and folders, by default those of tables. With
+    `folders`, an existing folder is replaced by the files in it; otherwise its name is a text.
 
     >>> split_files(["It is in a.csv", "no file"])
     ([], ['It is in a.csv', 'no file'])
@@ -172,7 +211,9 @@ def split_files(
 
 
 def split_text_files(inputs: Any) -> tuple[list[Path], list[str]]:
-    """Return inputs that are texts, or files or folders of texts, as a list of files and a list of texts.
+    """Split inputs into files with texts and texts, and return both lists, one of which is empty.
+
+    Folders are replaced by the files in them.
 
     >>> split_text_files("a text")
     ([], ['a text'])
@@ -183,7 +224,9 @@ def split_text_files(inputs: Any) -> tuple[list[Path], list[str]]:
 
 
 def read_texts(inputs: Any, column: str | None) -> list[NumberedText]:
-    """Return the texts of inputs that are texts, or files or folders of texts; `column` names the column of tables.
+    """Return all texts of a command's inputs (texts, files, or folders) with their line numbers and files.
+
+    `column` is the text column of tables, or None to infer it.
 
     >>> read_texts(["one", "two"], None)[1]
     NumberedText(text='two', line=2, file=None)

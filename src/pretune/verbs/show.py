@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pretune.runtime.output_paths import check_any_folder
 from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import Options, only, verb
@@ -31,8 +32,26 @@ def shows_objectives(o: Options) -> bool:
     return os.fspath(o.what) == "objectives" or _is_objective(os.fspath(o.what))
 
 
-@verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | opt.ModelHandle, *, text: str | None = None, seed: opt.Seed = 0) -> Description:
+def can_be_plotted(o: Options) -> bool:
+    """Return whether the options `o` name a single preset or a single objective."""
+    from pretune.models.presets import preset_names
+
+    name = os.fspath(o.what)
+    return _is_objective(name) or (name in preset_names() and not Path(name).exists())
+
+
+@verb(
+    only("text", "seed", where="to objectives", when=shows_objectives),
+    only("plot", where="to a preset, such as bert-base, or an objective, such as plm", when=can_be_plotted),
+    plot=check_any_folder,
+)
+def show(
+    what: str | Path | opt.ModelHandle,
+    *,
+    text: str | None = None,
+    seed: opt.Seed = 0,
+    plot: str | Path | None = None,
+) -> Description:
     """Show the presets, objectives, model families, or benchmark suites, one of them, or what a folder contains.
 
     Parameters
@@ -42,6 +61,9 @@ def show(what: str | Path | opt.ModelHandle, *, text: str | None = None, seed: o
         glue; or the folder of a run, a store, or a model.
     text
         Text to show objectives on, with blank lines between documents; objectives that take other data have their own example.
+    plot
+        Folder for figures, as .svg and .png: of a preset, its learning rate, attention patterns, and sinusoidal position codes; of an
+        objective, which tokens attend to which.
 
     Examples
     --------
@@ -64,10 +86,10 @@ def show(what: str | Path | opt.ModelHandle, *, text: str | None = None, seed: o
     if name == "suites":
         return Description({"suites": _suites()})
     if _is_objective(name):
-        return Description(_example([name], text, seed))
+        return Description({**_example([name], text, seed), **_figures(name, text, seed, plot)})
     if not Path(name).exists():
         if name in preset_names():
-            return Description({"preset": name, **find_preset(name)})
+            return Description({"preset": name, **find_preset(name), **_figures(name, text, seed, plot)})
         if name in known_families():
             return Description(_family(name))
         if name in suite_names():
@@ -183,7 +205,7 @@ def _suite(name: str) -> dict[str, Any]:
 
 
 def _first_line(part: Any) -> str:
-    """Return the first line of the docstring of the module that a function or class is from."""
+    """Return the first line of the docstring of the module in which a function or class is defined."""
     return (sys.modules[part.__module__].__doc__ or "").partition("\n")[0]
 
 
@@ -198,11 +220,23 @@ def _is_objective(name: str) -> bool:
 
 
 def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict[str, Any]:
-    """Return an example of the model inputs and targets that objectives produce from a text."""
+    """Return an example of the inputs and targets that objectives make from a text; None stands for all objectives."""
     from pretune.objectives.demo import SENTENCE, demonstrate
 
     text = SENTENCE if text is None else text
     return {"text": text, "example": demonstrate(text, expressions, seed)}
+
+
+def _figures(name: str, text: str | None, seed: int, folder: str | Path | None) -> dict[str, Any]:
+    """Draw the figures of a preset or an objective into a folder, if one is given, and return their paths."""
+    from pretune.objectives.demo import SENTENCE
+    from pretune.verbs.show_figures import plot_objective, plot_preset
+
+    if folder is None:
+        return {}
+    objective = _is_objective(name)
+    files = plot_objective(name, text or SENTENCE, seed, Path(folder)) if objective else plot_preset(name, Path(folder))
+    return {"plots": [str(file) for file in files]}
 
 
 def _folder(folder: Path) -> dict[str, Any]:
@@ -236,7 +270,7 @@ def _folder(folder: Path) -> dict[str, Any]:
 
 
 def _vectors(folder: Path) -> dict[str, Any]:
-    """Return how the model in a folder computes text embeddings, if its files define it."""
+    """Return how the model in a folder computes text embeddings, such as its pooling; {} if its files do not say."""
     import torch
 
     from pretune.models.checkpoint_heads import text_embedding_of

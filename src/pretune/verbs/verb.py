@@ -8,7 +8,7 @@
 
     @verb(
         only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
-        out=new_file,
+        out=check_new_file,
     )
     def fill(model, texts, *, mask_rate=None, seed=0, out=None): ...
 
@@ -50,7 +50,7 @@ class OptionRule:
 
     @property
     def never(self) -> bool:
-        """Return whether the options of the rule never apply to the command."""
+        """Return whether the options of the rule do not apply to the command under any condition."""
         return self.when is _nowhere
 
     def check(self, options: Options, given: Sequence[str]) -> None:
@@ -60,17 +60,23 @@ class OptionRule:
             names = " and ".join(
                 filter(None, (", ".join(map(option_spelling, wrong[:-1])), option_spelling(wrong[-1])))
             )
-            applies, them = ("applies", "it") if len(wrong) == 1 else ("apply", "them")
-            raise PretuneError(f"{names} {applies} only {self.where}; leave {them} out")
+            applies = "applies" if len(wrong) == 1 else "apply"
+            raise PretuneError(f"{names} {applies} only {self.where}; leave out {names}")
 
 
 def only(*options: str, where: str, when: Callable[[Options], bool]) -> OptionRule:
-    """Return a rule that options apply only if `when(all options)` is true; `where` states this in error messages."""
+    """Return a rule that options apply only if `when`, called with all options of the command, returns true.
+
+    `where` completes the sentence "--option applies only …" in error messages.
+    """
     return OptionRule(options, where, when)
 
 
 def never(*options: str, where: str) -> OptionRule:
-    """Return a rule that some recipe keys never apply to a command; `where` tells the user what they apply to."""
+    """Return a rule that some recipe keys never apply to a command.
+
+    `where` completes the sentence "KEY applies only …" in error messages.
+    """
     return OptionRule(options, where, _nowhere)
 
 
@@ -148,7 +154,7 @@ def explain_call(
 
 
 def save_tables(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Replace the tables in memory among the arguments of a command's function by files with their rows."""
+    """Replace each table in memory among the arguments of a command, such as a DataFrame, by a file with its rows."""
     from pretune.text.corpus.in_memory_tables import tables_to_files
 
     defaults = inspect.signature(function).parameters
@@ -159,7 +165,7 @@ def save_tables(function: Callable[..., Any], arguments: dict[str, Any]) -> None
 
 
 def complete_docstring(function: Callable[..., Any]) -> str:
-    """Return a command's docstring with the help of options that commands share added to its Parameters section."""
+    """Return the docstring of a command, with the help of shared options added to its Parameters section."""
     description, sections = split_docstring(function)
     own = parse_parameters(sections.get("Parameters", ""))
     shared = {
@@ -199,7 +205,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the options that the arguments of a call set, SECTION.KEY for keys of recipe sections."""
+    """Yield the names of the options that a call sets to a value; a key of a recipe section is named SECTION.KEY."""
     for name, value in arguments.items():
         default = signature.parameters[name].default
         if isinstance(value, RecipeSection):
@@ -209,7 +215,7 @@ def set_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> I
 
 
 def option_spelling(option: str) -> str:
-    """Return an option as it is written on the command line.
+    """Return the spelling of an option on the command line, given its name in Python.
 
     >>> option_spelling("length_penalty"), option_spelling("budget.steps"), option_spelling("batch.tokens")
     ('--length-penalty', '--steps', 'batch.tokens')

@@ -271,6 +271,9 @@ def test_custom_suites_are_read(tmp_path: Path) -> None:
     assert find_suite(mine).tasks["t"].read("dev", tmp_path).rows == [{"text": "some text", "label": "yes"}]
     with pytest.raises(PretuneError, match="did you mean 'metrics'"):
         find_suite(write(tmp_path / "mine.yaml", f"tasks:\n  t: {task}, metric: f1}}\n"))
+    for languages, missing in (("", "title, metrics, files, roles"), (", languages: [en, fr]", "files")):
+        with pytest.raises(PretuneError, match=f"the task t lacks the keys {missing}; add these keys"):
+            find_suite(write(tmp_path / "mine.yaml", f"tasks:\n  t: {{kind: classify{languages}}}\n"))
     with pytest.raises(PretuneError, match="unknown suite 'gleu'; did you mean 'glue'"):
         find_suite("gleu")
     with pytest.raises(PretuneError, match="no task 'colla'; did you mean 'cola'"):

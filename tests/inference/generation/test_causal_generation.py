@@ -319,12 +319,12 @@ def test_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[Any,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens 0 is too small; give 1 or more"),
-        ({"num_beams": 0}, "num_beams 0 is too small"),
-        ({"top_k": 0}, "top_k 0 is too small"),
-        ({"top_p": 1.5}, "top_p 1.5 is not a probability; give at most 1"),
-        ({"temperature": 0.0}, "temperature 0 is not positive"),
-        ({"repetition_penalty": -1.0}, "repetition_penalty -1 is not positive"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0 is too small; give 1 or more"),
+        ({"num_beams": 0}, "num_beams=0 is too small"),
+        ({"top_k": 0}, "top_k=0 is too small"),
+        ({"top_p": 1.5}, r"top_p=1\.5 is not a probability; give a number above 0 and up to 1"),
+        ({"temperature": 0.0}, "temperature=0 is not positive"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty=-1 is not positive"),
         ({"num_beams": 2, "temperature": 1.0}, "leave out temperature, top_k, and top_p, or num_beams"),
     ],
 )

@@ -133,7 +133,7 @@ def test_command_line_streams_and_restricts_choices(folder: Path, monkeypatch: p
     [
         ("gpt2", {"stop": [""]}, "stop: there is an empty text among ''"),
         ("gpt2", {"choices": ["good", " "]}, "choices: there is an empty text"),
-        ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
+        ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': the model's tokenizer cannot represent it"),
         ("t5", {"choices": ["good", "☃"]}, "the tokenizer cannot encode the answer '☃'"),
         ("gpt2", {"stream": True, "num_beams": 2}, "leave out num_beams"),
         ("gpt2", {"language_pair": "en-ro"}, "--language-pair applies only to models that take language tokens"),

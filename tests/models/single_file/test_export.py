@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +28,7 @@ from pretune.models.single_file.export import FAMILIES, export_single_file
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import Task, parse_objective
 from pretune.runtime.errors import PretuneError
+from tests.support.one_word_task import trained
 from tests.support.tiny_models import random_model, small_tokenizer, tiny
 from tests.support.transformers_cases import TINY
 
@@ -276,6 +279,22 @@ def test_the_verb_writes_a_folder_that_runs_on_the_command_line(tmp_path: Path) 
     assert_close(json.loads(done.stdout), MaskFiller.load(model).fill("the [MASK]"))
 
 
+def test_threshold_of_two_classes_is_exported(tmp_path: Path) -> None:
+    texts = ["good stone", "bad water"]
+    for threshold in (0.0, 1.0):
+        folder = tmp_path / str(threshold)
+        shutil.copytree(trained(), folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config["pretune"]["objective"] = f"classify(threshold={threshold})"
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        pt.export(folder, out=folder / "out", format="single-file")
+        command = [sys.executable, folder / "out" / "model.py", *texts]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert_close(found, pt.Run(folder).predict(texts))
+        assert {row["label"] for row in found} == ({"yes"} if threshold == 0 else {"no"})
+
+
 def test_other_families_are_refused_with_a_list(tmp_path: Path) -> None:
     model = tiny("t5-tiny", small_tokenizer("wordpiece"), tmp_path / "t5", "autoencode")
     with pytest.raises(
@@ -310,3 +329,17 @@ def test_pruned_models_are_exported(tmp_path: Path) -> None:
     model.backbone.layers[1].feed_forward.part.keep_units(range(20))
     export_single_file(model, tmp_path, objectives)  # which compares its outputs with those of the model
     assert "heads=2" in (tmp_path / "model.py").read_text(encoding="utf-8")
+
+
+def test_heads_on_chosen_layers_and_bags_of_words_are_refused(tmp_path: Path) -> None:
+    from pretune.objectives.tasks.bag_of_words import BagOfWords
+    from tests.support.fuzz_models import tiny_model
+
+    for objective, bag, message in [
+        ("classify on layers(1)", None, "uses the outputs of selected layers"),
+        ("classify", BagOfWords({}, {}, np.zeros((0, 2)), np.zeros(2), "classes"), "bag of words"),
+    ]:
+        model = tiny_model("bert", objective, labels=("a", "b"))
+        model.bag_of_words, model.tokenizer = bag, small_tokenizer("wordpiece")
+        with pytest.raises(PretuneError, match=message):
+            export_single_file(model, tmp_path, parse_objective(objective, labels=("a", "b")).objectives)

@@ -13,7 +13,10 @@ from pretune.packed import Packed, pack_lists
 
 def traced(packed: Packed, lengths: list[int]) -> TracedPacked:
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return TracedPacked(**{field.name: getattr(packed, field.name) for field in fields(packed)}, mask=mask)
+    places = mask.flatten().nonzero().squeeze(1)
+    return TracedPacked(
+        **{field.name: getattr(packed, field.name) for field in fields(packed)}, mask=mask, places=places
+    )
 
 
 def test_a_traced_batch_has_the_layout_of_a_packed_one() -> None:

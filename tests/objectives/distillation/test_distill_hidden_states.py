@@ -17,7 +17,7 @@ from pretune.objectives.distillation.distill_task_logits import DistillLogits, T
 from pretune.packed import Batch, pack_lists, pack_targets
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences, collate
-from tests.support.tiny_models import random_model as small
+from tests.support.tiny_models import random_model
 from tests.support.tiny_models import small_tokenizer as tokenizer
 
 
@@ -30,8 +30,8 @@ def sequences() -> Sequences:
 
 def student_and_teacher(match: str, width: int = 16, family: str = "bert") -> tuple[DistillHidden, Any, Any, Batch]:
     words = tokenizer("wordpiece")
-    teacher = small(family, words, "mlm", num_hidden_layers=4)
-    student = small(family, words, "mlm", num_hidden_layers=2, hidden_size=width)
+    teacher = random_model(family, words, "mlm", num_hidden_layers=4)
+    student = random_model(family, words, "mlm", num_hidden_layers=2, hidden_size=width)
     for number, parameter in enumerate(student.root.parameters()):
         torch.manual_seed(number)
         torch.nn.init.normal_(parameter, std=0.3)
@@ -80,7 +80,7 @@ def test_loss_is_zero_when_the_student_is_the_teacher() -> None:
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2"])
 def test_attention_weights_reproduce_the_attention_output(family: str) -> None:
-    model = small(
+    model = random_model(
         family, tokenizer("byte-level-bpe"), "lm" if family == "gpt2" else "mlm", num_attention_heads=1, n_head=1
     )
     packed = pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])

@@ -86,10 +86,10 @@ def test_joint_objectives_are_parsed_and_checked() -> None:
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
     assert parse_objective("mlm(mask_rate=0.3,unit=word)").objectives[0].mask_rate == 0.3  # type: ignore[attr-defined]
     for text, message in {
-        "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate them with |",
+        "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate the objectives with |",
         "nsp+classify": "nsp and classify each need their own arrangement of the text",
         "mlm+mlm": "appears more than once in the sum",
-        "mlm+rtd": "mlm and rtd each corrupt the text; alternate them with |",
+        "mlm+rtd": "mlm and rtd each corrupt the text; alternate the objectives with |",
         "nsp+sop": "nsp and sop each need their own arrangement of the text",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
         "mlm(mask_rat=1)": "unknown option 'mask_rat'; did you mean 'mask_rate'",

@@ -207,7 +207,7 @@ def test_backbones_without_a_query_vector_use_the_mask_token() -> None:
     made.ids %= 300
     made.targets["plm"] = (made.targets["plm"][0], made.targets["plm"][1] % 300)
     loss = PLM().loss(head, network, collate(made))
-    assert torch.isfinite(loss.sums["plm"]) and loss.carry is None
+    assert torch.isfinite(loss.sums["plm"]) and loss.state is None
     assert pack(made.ids, made.lengths).max_length >= 1
 
 

@@ -117,7 +117,7 @@ def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> Non
         for batch in windows(epoch, objective, len(epoch)):
             batch.state = carry
             loss = objective.loss(head, backbone, batch)
-            carry = loss.carry
+            carry = loss.state
             total, count = total + float(loss.sums["lm"].detach()), count + batch.counts["lm"]
         losses.append((total / count, count))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -166,7 +166,7 @@ def test_both_directions_carry_state_in_their_own_streams() -> None:
         for batch in windows(epoch, objective, len(epoch)):
             batch.state = carry
             loss = objective.loss(head, backbone, batch)
-            carry = backbone.restore_state({name: x.clone() for name, x in loss.carry.tensors().items()})
+            carry = backbone.restore_state({name: x.clone() for name, x in loss.state.tensors().items()})
             names = ("forward", "forward/of", "backward", "backward/of")
             found += [float(loss.logs[f"bilm/{name}"]) for name in names]
         losses.append(found)
@@ -177,7 +177,7 @@ def test_both_directions_carry_state_in_their_own_streams() -> None:
 def test_direction_of_model_and_objective_must_agree() -> None:
     from pretune import PretuneError
 
-    with pytest.raises(PretuneError, match=r"reads backward, .*; pretrain it with lm\(backward=true\)"):
+    with pytest.raises(PretuneError, match=r"reads backward, .*; pretrain this model with lm\(backward=true\)"):
         parse_objective("lm").objectives[0].head(stack(20, backward=True))
-    with pytest.raises(PretuneError, match=r"reads forward, .*; pretrain it with lm$"):
+    with pytest.raises(PretuneError, match=r"reads forward, .*; pretrain this model with lm$"):
         parse_objective("lm(backward=true)").objectives[0].head(stack(20))

@@ -163,7 +163,7 @@ def test_options_are_checked_and_a_missing_mask_token_is_reported() -> None:
     for text, message in {
         "denoise(mask_rate=1)": "the share must be at least 0 and less than 1",
         "denoise(poisson_lambda=0)": "the mean span length must be positive",
-        "denoise+nsp": "alternate them with",
+        "denoise+nsp": "alternate the objectives with",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

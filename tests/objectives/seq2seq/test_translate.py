@@ -103,7 +103,7 @@ def test_invalid_use_is_rejected() -> None:
     for text, message in {
         "translate(label_smoothing=1)": "the share must be at least 0 and less than 1",
         "translate(language_pair=en)": "does not name two languages; write, for example, language_pair=en-fr",
-        "translate+lm": "alternate them with",
+        "translate+lm": "alternate the objectives with",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

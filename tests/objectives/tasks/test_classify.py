@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -116,3 +117,21 @@ def test_decoder_input_is_the_source_shifted_by_one() -> None:
     for start, end in pairwise(source.offsets.tolist()):
         assert target.ids[start:end].tolist() == [tokenizer.role("padding"), *source.ids[start : end - 1].tolist()]
     assert arrange_rows(rows, tokenizer, TEMPLATE, 30, {}).take(np.array([2])).second is None
+
+
+def test_threshold_decides_between_two_classes() -> None:
+    task = Classify(labels=("ham", "spam"), threshold=0.3)
+    answer = task.answer_from(np.array([0.65, 0.35]))
+    assert answer["label"] == "spam" and answer["probability"] == 0.35
+    assert task.answer_from(np.array([0.75, 0.25]))["label"] == "ham"
+    assert replace(task, threshold=0.5).answer_from(np.array([0.65, 0.35]))["label"] == "ham"
+    rows = LabeledRows(Path("x.csv"), {}, ["…"] * 3, labels=["a", "b", "c"])
+    with pytest.raises(PretuneError, match="a threshold needs two classes"):
+        Classify(threshold=0.3).fit(rows)
+
+
+def test_class_weights_by_label_are_the_weights_of_the_loss() -> None:
+    rows = LabeledRows(Path("x.csv"), {}, ["…"] * 3, labels=["ham", "spam", "ham"])
+    assert Classify(class_weight={"spam": 5}).fit(rows).label_weights == (1.0, 5.0)
+    with pytest.raises(PretuneError, match="a label 'spma' that is not in the file; did you mean 'spam'"):
+        Classify(class_weight={"spma": 5}).fit(rows)

@@ -63,7 +63,7 @@ def test_published_format_is_read(tmp_path: Path) -> None:
         ({"entities": []}, "line 1: expected a non-empty list in 'entities'"),
         (
             {"entities": [{"start": 3, "end": 99}]},
-            "line 1: an entity in 'entities' has no text and no valid position",
+            "line 1: an entity in 'entities' has neither a text nor a valid position",
         ),
         ({"answers": None}, "line 1: expected a non-empty list in 'answers'"),
         ({"answers": ["elk"]}, "no answer is among the entities of its passage"),

@@ -316,7 +316,7 @@ def test_several_file_formats_are_read(tmp_path: Path) -> None:
         ("generate(max_new_tokens=0)", "tokens=0: expected a number that is at least 1"),
         ("generate(language_pair=en)", "does not name two languages; write, for example, language_pair=en-ro"),
         ("generate(label_smoothing=2)", "the share must be at least 0 and less than 1"),
-        ("generate+lm", "alternate them with"),
+        ("generate+lm", "alternate the objectives with"),
         ("generate on mix", "generate reads the last layer"),
         ("generate(prefx=a)", "unknown option 'prefx'; did you mean 'prefix'"),
     ],

@@ -73,7 +73,7 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
             r"line 1: characters 4 to 99 are outside the text of 7 characters \('start1', 'end1'\)",
         ),
         ({"start1": 3, "end1": 3, "word2": "cat"}, "line 1: characters 3 to 3 are outside the text of 7 characters"),
-        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' in 'start1' is not a number of characters"),
+        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' in 'start1' is not a whole number of at least 0"),
         (
             {"word1": "dog", "word2": "cat"},
             r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-invalid",

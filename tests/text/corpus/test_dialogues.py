@@ -50,7 +50,7 @@ def test_turns_have_given_or_alternating_roles(tmp_path: Path) -> None:
         ),
         ({"turns": ["a", 3]}, "line 1, turn 2: the turns of a dialogue must be all plain strings"),
         ({"turns": [{"role": "narrator", "text": "a"}]}, "turn 1: unknown role 'narrator'; set it to Q .* or R"),
-        ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: the turn has no "text"; add one that is a string'),
+        ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: the turn has no "text"; add its text as a string'),
     ],
 )
 def test_unreadable_rows_raise_errors(tmp_path: Path, row: dict[str, Any], message: str) -> None:

@@ -40,7 +40,7 @@ def test_dates_and_other_column_names_are_supported(tmp_path: Path) -> None:
         (
             "a.csv",
             "person,thing\n1,a\n",
-            r"a\.csv, line 2: no column 'user'; the columns are 'person', 'thing'; set user_column",
+            r"a\.csv, line 2: no column 'user'; the columns are 'person', 'thing'; give the name of the column with users",
         ),
         ("a.csv", "user,item\n1,two words\n", r"line 2: the item 'two words' is empty or contains spaces"),
         ("a.csv", "user,item\n1,a\n", "none of the 1 users has at least 3 items"),

@@ -117,7 +117,7 @@ def test_invalid_answers_are_listed_and_rejected_unless_dropped(tmp_path: Path) 
             '{"question": "?", "answers": []}',
             r"line 1: no field 'passage'; the fields are 'question', 'answers'",
         ),
-        ("a.jsonl", '{"question": "?", "passage": "x"}', r"line 1: no field 'answers'; .* use \[\] for unanswerable"),
+        ("a.jsonl", '{"question": "?", "passage": "x"}', r"line 1: no field 'answers'; .* with \[\] as the answers"),
         (
             "a.jsonl",
             '{"question": "?", "passage": "x", "answers": [3]}',

@@ -94,11 +94,11 @@ def test_predicate_column_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("a.conll", "a O\nb\n", {}, r"a\.conll, line 2: expected 2 columns, but found 1"),
+        ("a.conll", "a O\nb\nc O\n", {}, r"a\.conll, line 2: expected 2 columns, but found 1"),
         ("a.conll", "a\nb\n", {}, "a single column"),
         ("a.conll", "\n \n", {}, "the file contains no sentences"),
         ("a.conll", "a O\n", {"label": "3"}, "no column '3' for the label; choose 1 to 2"),
-        ("a.conll", "a O\n", {"pair": "2"}, "only the columns 'text' and 'label', not 'pair'"),
+        ("a.conll", "a O\n", {"pair": "2"}, "only the columns 'text' and 'label'; remove the option that sets 'pair'"),
         ("a.conllu", "1\ta\tO\n", {}, r"a\.conllu, line 1: expected 10 columns, but found 3"),
         ("a.conllu", "# nothing\n", {}, "the file contains no sentences"),
         ("a.conllu", CONLLU, {"label": "pos"}, "no column 'pos' for the label; choose id, form, lemma, upos"),
@@ -128,10 +128,43 @@ def test_invalid_files_are_rejected_in_one_line(
         read_tagged(write(tmp_path, name, text), columns)
 
 
+@pytest.mark.parametrize("junk", ["(2 rows)\n", "\x1a", "\n\n\x1a\n\n", "half", "a b c d e"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_last_line_of_another_width_is_named_and_skipped(
+    junk: str, line_end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    text = ("a x O\nb x B-X\n" + junk).replace("\n", line_end)
+    (tmp_path / "a.conll").write_bytes(text.encode())
+    found = read_tagged(tmp_path / "a.conll")
+    assert (found.words, found.tags) == ([["a", "b"]], [["O", "B-X"]])
+    line = 3 + len(junk) - len(junk.lstrip("\n"))
+    assert f"a.conll, line {line}: expected 3 columns, but found" in (said := capsys.readouterr().err)
+    assert "this last line is skipped" in said
+    path = write(tmp_path, "b.conll", "a x O\n" + junk.strip() + "\n\nc x O\n")
+    with pytest.raises(PretuneError, match=r"b\.conll, line 2: expected 3 columns"):
+        read_tagged(path)
+
+
+def test_byte_order_marks_within_files_are_named_and_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    found = read_tagged(
+        write(tmp_path, "a.conll", "\ufeff\ufeff-DOCSTART- O\n\na O\n\n\ufeffb B-X\n\ufeff\nc O\n\ufeff")
+    )
+    assert (found.words, found.tags) == ([["a"], ["b"], ["c"]], [["O"], ["B-X"], ["O"]])
+    assert "byte order marks within the file are skipped: line 1, line 5, line 6 …" in capsys.readouterr().err
+    with pytest.raises(PretuneError, match="the file contains no sentences"):
+        read_tagged(write(tmp_path, "b.conll", "\ufeff"))
+    found = read_tagged(write(tmp_path, "c.conllu", CONLLU + "\ufeff" + CONLLU))
+    assert len(found) == 2
+
+
 def test_missing_files_and_folders_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="no such file"):
         read_tagged(tmp_path / "nowhere.conll")
-    with pytest.raises(PretuneError, match="expected a file, but this is a folder"):
+    with pytest.raises(PretuneError, match=r"the folder contains no \.ann files of brat"):
         read_tagged(tmp_path)
 
 

@@ -34,7 +34,7 @@ def read_data(file: Path, objective: str = "classify", **options: Any) -> Any:
     [
         (
             [f"{number / 7:.4f}" for number in range(60)],
-            "for regression use --objective regress; choose another column",
+            "every label in 'label' is a different number, so the labels cannot be classes; to predict numbers, use --objective regress; choose another",
         ),
         ([f"id{number}" for number in range(60)], "too many for classes; choose another column with --label"),
         ([f"id{number}" for number in range(57)] + ["a", "a", "a"], "60 rows have 58 distinct labels in 'label'"),
@@ -42,7 +42,7 @@ def read_data(file: Path, objective: str = "classify", **options: Any) -> Any:
 )
 def test_distinct_labels_raise_an_error_before_training(labels: list[str], advice: str, tmp_path: Path) -> None:
     file = write(tmp_path / "train.csv", TEXTS, labels)
-    with pytest.raises(PretuneError, match=rf"train\.csv: (?=60 rows have).*{advice}"):
+    with pytest.raises(PretuneError, match=rf"train\.csv: .*{advice}"):
         pt.finetune("pretune-small-en", file, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -74,7 +74,7 @@ def test_suspicious_labels_are_reported(
     read_data(write(tmp_path / "a.csv", TEXTS, [number % 15 for number in range(60)]))
     assert "the 15 classes in 'label' are all numbers" in capsys.readouterr().err
     read_data(write(tmp_path / "b.csv", TEXTS, ["NaN"] * 6 + BOTH[6:]))
-    assert "6 of 60 labels are 'NaN', which is treated as a class" in capsys.readouterr().err
+    assert "6 of 60 labels are 'NaN' (line 2, line 3, line 4 …), which is treated as a class" in capsys.readouterr().err
     read_data(write(tmp_path / "c.csv", TEXTS, ["lone", *BOTH[1:]]))
     assert "1 of 3 classes has a single row ('lone')" in capsys.readouterr().err
     read_data(write(tmp_path / "d.csv", TEXTS, BOTH))
@@ -107,22 +107,85 @@ def test_nan_is_a_missing_label(tmp_path: Path) -> None:
         read_data(file, "regress")
 
 
-def test_empty_texts_are_reported_or_dropped(
+def test_a_few_distinct_fractions_are_not_classes(tmp_path: Path) -> None:
+    few = write(tmp_path / "few.csv", TEXTS[:4], ["0.5", "1.25", "3", "4.75"])
+    with pytest.raises(
+        PretuneError, match=r"every label in 'label' is a different number, so .*; to predict .* regress"
+    ):
+        read_data(few)
+    assert read_data(write(tmp_path / "few.csv", TEXTS[:4], [0, 1, 2, 3])).task.labels == ("0", "1", "2", "3")
+
+
+def test_empty_texts_are_errors_or_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     file = write(tmp_path / "train.csv", ["", "  ", *TEXTS[2:]], BOTH)
-    made = read_data(file)
-    assert len(made.rows) + len(made.dev) == 60
-    assert "2 of 60 rows have no text in 'text' (line 2, line 3); these rows are kept" in capsys.readouterr().err
+    with pytest.raises(
+        PretuneError,
+        match=r"2 of 60 rows have no text in 'text': line 2, line 3; correct them, or leave them out with --drop-invalid$",
+    ):
+        read_data(file)
     made = read_data(file, drop_invalid=True)
     assert len(made.rows) + len(made.dev) == 58
     assert "2 of 60 rows have no text: line 2, line 3; these rows are left out" in capsys.readouterr().err
     file = write(tmp_path / "most.csv", [""] * 31 + TEXTS[31:], BOTH)
-    with pytest.raises(
-        PretuneError, match=r"31 of 60 rows have no text in 'text' .* choose another column with --text"
-    ):
+    with pytest.raises(PretuneError, match=r"31 of 60 rows have no text .* choose another column with --text"):
         read_data(file)
+    with pytest.raises(PretuneError, match="no row is left; add rows with a text and a label"):
+        read_data(write(tmp_path / "all.csv", [""] * 60, BOTH), drop_invalid=True)
+
+
+def test_spelled_missing_values_are_reported_or_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    file = write(tmp_path / "train.csv", ["nan", *TEXTS[1:]], ["yes", "None", "no", *BOTH[3:]])
+    made = read_data(file)
+    assert len(made.rows) + len(made.dev) == 60 and made.task.labels == ("None", "no", "yes")
+    said = capsys.readouterr().err
+    assert "1 of 60 texts in 'text' are words for a missing value, such as 'nan' (line 2); these rows are kept" in said
+    assert "1 of 60 labels are 'None' (line 3), which is treated as a class; if it stands for a missing label" in said
+    made = read_data(file, drop_invalid=True)
+    assert len(made.rows) + len(made.dev) == 58 and made.task.labels == ("no", "yes")
+    said = capsys.readouterr().err
+    assert "1 of 60 rows have a text such as NaN or None, which stands for a missing one: line 2; these" in said
+    assert "1 of 60 rows have a label that stands for a missing one, 'None': line 3; these rows are left out" in said
+
+
+def test_a_frequent_class_named_none_is_a_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    made = read_data(write(tmp_path / "train.csv", TEXTS, ["None", "yes", "no"] * 20), drop_invalid=True)
+    assert made.task.labels == ("None", "no", "yes") and len(made.rows) + len(made.dev) == 60
+    assert "None" not in capsys.readouterr().err
+
+
+def test_missing_values_of_tables_in_memory_are_errors_or_dropped(tmp_path: Path) -> None:
+    import pandas
+
+    from pretune.text.corpus.in_memory_tables import save_table
+
+    frame = pandas.DataFrame({"text": [None, *TEXTS[1:]], "label": ["yes", float("nan"), *BOTH[2:]]})
+    file = save_table(frame, "train")
+    with pytest.raises(PretuneError, match="1 of 60 rows have no label in 'label': line 2; correct them"):
+        read_data(file)
+    made = read_data(file, drop_invalid=True)
+    assert len(made.rows) + len(made.dev) == 58 and made.task.labels == ("no", "yes")
+    frame["label"] = BOTH
+    with pytest.raises(PretuneError, match="1 of 60 rows have no text in 'text': line 1; correct them"):
+        read_data(save_table(frame, "train"))
+
+
+def test_pairs_without_text_or_score_are_errors_or_dropped(tmp_path: Path) -> None:
+    rows = "".join(f"{text},other {text},{number % 5}\n" for number, text in enumerate(TEXTS))
+    file = tmp_path / "pairs.csv"
+    file.write_text(f"sentence1,sentence2,score\na text,another,\n,,3\n{rows}")
+    with pytest.raises(PretuneError, match=r"1 of 62 rows have no score in 'score': line 2; .* --drop-invalid"):
+        read_data(file, "contrast")
+    made = read_data(file, "contrast", drop_invalid=True)
+    assert len(made.rows) + len(made.dev) == 60
 
 
 def test_unknown_label_raises_an_error_with_its_line(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_parallel_trials_do_not_depend_on_completion_order(tmp_path: Path) -> No
 
 def test_search_stops_after_the_given_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 1000, 10))
-    monkeypatch.setattr("pretune.training.jobs.hyperparameter_search.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("pretune.training.jobs.hyperparameter_search.monotonic", lambda: next(ticks))
     made = search(tmp_path)
     made.run(Trainer(), seconds=35)  # ten seconds per trial
     assert len(made.trials) == 3

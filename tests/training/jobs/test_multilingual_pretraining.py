@@ -150,7 +150,7 @@ def test_languages_must_be_known(tmp_path: Path) -> None:
     lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
     with pytest.raises(
         PretuneError,
-        match="one token store has the pseudo-language 'lines', but other text is in en; give the language",
+        match=r"one token store was built with the language 'lines' .*, but other text is in en; name the real language",
     ):
         learn("mlm", ["en", f"{lines.folder}"], tmp_path / "run")
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")

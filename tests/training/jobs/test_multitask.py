@@ -318,7 +318,7 @@ def test_weights_multiply_the_sampling_proportions() -> None:
         ("mood: classify | mood: classify", ["mood"], "two tasks have the same name"),
         ("classify | lm", ["mood", "warm"], "name each task after its file"),
         ("mood: lm", ["mood"], "only tasks can be renamed, and lm is not a task"),
-        ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
+        ("mlm: classify", ["mood"], "mlm is already the name of an objective"),
     ],
 )
 def test_task_names_must_match_the_files(

@@ -133,7 +133,7 @@ def test_given_options_take_precedence_and_two_budgets_are_rejected() -> None:
     options = {"scale_to": "1e7tokens", "batch": Batching(max_length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = resolve_pretraining("bert-base", ["texts"], "run", options, 0, "cpu")
     assert (plan.batch.max_length, plan.batch.length_schedule, plan.optimizer.lr) == (64, None, 3e-3)
-    with pytest.raises(PretuneError, match="remove the other limit"):
+    with pytest.raises(PretuneError, match="remove --steps, --tokens"):
         resolve_pretraining("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 

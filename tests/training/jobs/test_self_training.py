@@ -151,7 +151,7 @@ def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path
             **options,
         )
 
-    with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
+    with pytest.raises(pt.PretuneError, match="the threshold must be a probability"):
         train(unlabeled=self_training_folder / "more.csv", confidence_threshold=1.5)
     with pytest.raises(
         pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confidence-threshold"

@@ -1,4 +1,4 @@
-"""Suites of tasks as data: one YAML file per suite, about a dozen lines per task, with its source.
+r"""Suites of tasks as data: one YAML file per suite, about a dozen lines per task, with its source.
 
     NAME:
       title: CoLA
@@ -9,8 +9,8 @@
       splits: {test: {roles: {…}}}    what differs in a split
       counts: {dev: 1043, test: 1063} numbers of rows in the official files
       prompt:                         for in-context learning: a template with roles in braces and [MASK], and a word per label
-        cloze: "{text}\nAcceptable? [MASK]"
-        words: {"0": "no", "1": "yes"}
+        template: "{text}\nAcceptable? [MASK]"
+        verbalizer: {"0": "no", "1": "yes"}
       version: 1
 
 A file is one name, a list of names whose rows are concatenated ([a, b]), the first that exists (`a | b`), or two files with parallel
@@ -63,5 +63,5 @@ def find_suite_file(name: str) -> Path | None:
 
 
 def suite_names() -> tuple[str, ...]:
-    """Return the names of all suites, sorted: built-in ones, registered ones, and those of installed packages."""
+    """Return the names of all suites, sorted: built-in suites, registered suites, and suites of installed packages."""
     return tuple(sorted({**entry_point_files(GROUP), **_registered, **built_in_suites()}))

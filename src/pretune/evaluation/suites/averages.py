@@ -1,4 +1,4 @@
-"""Averages over a suite as its authors or published papers define them; missing tasks are reported."""
+"""Averages over the tasks of a suite, as its authors or published papers define them; missing tasks are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
 
 @dataclass(frozen=True)
 class SuiteAverage:
-    """A mean over columns of a benchmark suite's results table, with the names of the columns that are missing."""
+    """A mean over columns of a benchmark suite's results table.
+
+    `of` is the number of all columns, and `missing` the names of the columns without a score, which are not in the
+    mean.
+    """
 
     value: float
     of: int  # all columns, the missing ones included
@@ -29,7 +33,8 @@ class SuiteAverage:
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverage | None:
     """Return the mean over columns of a suite's results table; None if all of them are missing.
 
-    A column is a task (the mean of its metrics and languages), TASK.METRIC, or a list that counts as one column.
+    `scores` maps task → metric → value. A column is a task (the mean of its metrics and languages), TASK.METRIC, or a
+    list of these that counts as one column.
     """
     found = {str(column): _column(suite, column, scores) for column in columns}
     there = [value for value in found.values() if value is not None]
@@ -38,7 +43,10 @@ def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> SuiteAverag
 
 
 def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
-    """Return the score of a task, of TASK.METRIC, or the mean of a list of these (`column`); None if one is missing."""
+    """Return the score of a column (a task, TASK.METRIC, or a list of these); None if a part of it is missing.
+
+    `scores` maps task → metric → value.
+    """
     if isinstance(column, list):
         parts = [_column(suite, part, scores) for part in column]
         there = [part for part in parts if part is not None]
@@ -53,7 +61,7 @@ def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
 
 
 def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
-    """Return the averages that a suite's YAML file declares, by name, except those whose columns are all missing."""
+    """Return the averages that a suite's YAML file declares, by name; averages without any score are left out."""
     found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,22 +54,31 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return a dictionary from role (such as text) to column; saved rows of a task use roles as column names."""
+        """Return a mapping from each role, such as text, to the column that has it in the task's saved rows.
+
+        Saved rows use the names of roles as column names.
+        """
         return {role: role for role in self.roles if role not in EXTRA}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
-        """Return the files of a split in the folder `data`, in groups of line-aligned files; [] if one is missing."""
+        """Return the files of a split in the folder `data`; [] if any file is missing.
+
+        The files of an inner list are read together: it has one file, or several files whose lines are parallel.
+        """
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
         found = [_first(name, data) for name in names]
         return found if all(found) else []
 
     def read(self, split: str, data: Path, *, allow_incomplete: bool = False) -> SuiteRows:
-        """Read the rows of a split; with `allow_incomplete`, files may have fewer rows than the official ones."""
+        """Read the rows of a split from the folder `data`.
+
+        With `allow_incomplete`, files may have fewer rows than the official ones.
+        """
         paths = self.find_files(split, data)
         if not paths:
             raise PretuneError(
-                f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist; add the file"
+                f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist; add the file to this folder"
             )
         made = SuiteRows(self, split, paths[0][0])
         bad: list[str] = []
@@ -91,7 +101,10 @@ class SuiteTask:
         return made
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
-        """Yield (place such as "line 3", row) for each row of line-aligned files; unreadable rows are error objects."""
+        """Yield (place such as "line 3", row) for each row of a file, or of several files whose lines are parallel.
+
+        For a row that cannot be read, the second item is an error instead of a row.
+        """
         own = self.splits.get(split, {})
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
@@ -103,7 +116,10 @@ class SuiteTask:
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
     def _in_roles(self, row: Row, roles: Mapping[str, list[Any]], split: str) -> Row | PretuneError:
-        """Return the fields of a row renamed to the roles of the task, such as text and label; {} if it is skipped."""
+        """Return the fields of a row, renamed to the roles of the task, such as text and label.
+
+        The result is {} for a row that the task leaves out (`leave_out`), and an error for a row that cannot be read.
+        """
         made: Row = {}
         for role, columns in roles.items():
             cells = [_cell(row, name) for name in columns]
@@ -132,7 +148,10 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split of a benchmark task: mappings from role (such as text) to value, with file and line."""
+    """The rows of a split of a benchmark task: mappings from role (such as text) to value.
+
+    `file` is the first file of the split, and `places` has the file and line of each row.
+    """
 
     task: SuiteTask
     split: str
@@ -145,13 +164,13 @@ class SuiteRows:
 
     @property
     def expected(self) -> list[int]:
-        """Return the row counts that the official file of a split may have; [] if they are unknown."""
+        """Return the row counts that the official file of the split can have; [] if they are unknown."""
         count = self.task.counts.get(self.split, [])
         return [count] if isinstance(count, int) else list(count)
 
     @property
     def complete(self) -> bool:
-        """Return whether the split has as many rows as the official file."""
+        """Return whether the split has as many rows as the official file; True if that number is unknown."""
         return not self.expected or len(self) in self.expected
 
     @property
@@ -160,7 +179,7 @@ class SuiteRows:
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
     def check_length(self, allow_incomplete: bool) -> None:
-        """Raise an error if a dev or test file is incomplete, unless `allow_incomplete`; for training, only log it."""
+        """Raise an error if a dev or test file is incomplete, unless `allow_incomplete`; log it for a training file."""
         if not self.rows:
             raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
@@ -178,7 +197,11 @@ class SuiteRows:
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark suite: its tasks, in the order of the results table, and how they are averaged."""
+    """A benchmark suite: its tasks, in the order of the results table, and how they are averaged.
+
+    `averages` has the columns of each average, `scale` is the printed value of a perfect score, and `file` is the YAML
+    file that the suite was read from, if it was not found by name.
+    """
 
     name: str
     title: str
@@ -189,7 +212,10 @@ class Suite:
     file: str = ""  # absolute path, if it was read from a YAML file instead of found by name
 
     def select_tasks(self, names: Sequence[str]) -> Suite:
-        """Return the suite with only the tasks in `names`; a multilingual task's name selects all of its languages."""
+        """Return the suite with only the tasks in `names`, or with all tasks if there are no names.
+
+        The name of a multilingual task selects the task in all of its languages.
+        """
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
@@ -202,7 +228,10 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def available_tasks(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """Return the tasks whose files (if `learned`, also for training) are in `data`, and why others are missing."""
+        """Return the tasks whose files are in the folder `data`, and for every other task the reason why it is missing.
+
+        With `learned`, a task needs a training file, too, because a model is to be trained on it.
+        """
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
@@ -227,7 +256,9 @@ class Suite:
                 del here[name]
         if not here:
             example = next(iter(next(iter(self.tasks.values())).files.values()), "a file")
-            raise PretuneError(f"{data}: no files of {self.title}'s tasks were found; expected, for example, {example}")
+            raise PretuneError(
+                f"{data}: no files of {self.title}'s tasks were found; put the official files there, for example {example}"
+            )
         return here, missing
 
 
@@ -247,7 +278,10 @@ SPLIT = {"roles": Roles, "format": str}
 
 
 def _check_task(content: Mapping[str, Any], where: str) -> None:
-    """Raise an error if a task's declaration has an unknown key or a value of the wrong type."""
+    """Raise an error if a task's declaration has an unknown key or a value of the wrong type.
+
+    `content` is the declaration, and `where` names the file and the task.
+    """
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
         if key not in types or key in ("name", "uses_model_of"):
@@ -271,7 +305,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
-    """Raise an error if a value does not have the type that `types` gives for its key; `where` names the source."""
+    """Raise an error if a key's value has another type than `types` declares; `where` names the file and task."""
     for key, value in validate_schema(values, dict[str, Any], where).items():
         if key in types:
             validate_schema(value, types[key], f"{where}.{key}")
@@ -296,7 +330,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
         validate_schema(value, KEYS[key], f"{name}: {key}")
     declared = content.get("tasks", {})
     if not declared:
-        raise PretuneError(f"{name}: the suite has no tasks; list them under `tasks`")
+        raise PretuneError(f"{name}: the suite has no tasks; list its tasks under `tasks`")
     tasks: dict[str, SuiteTask] = {}
     for own in declared:
         for task in _declare(own, declared, language, str(name)):
@@ -308,7 +342,10 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 
 def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """Return the task declared as `name` in a suite's YAML file or, if it is multilingual, one task per language."""
+    """Return the task declared as `name` in a suite's YAML file or, if it is multilingual, one task per language.
+
+    `declarations` has the declarations of all tasks by name, and `suite` is the suite's name for error messages.
+    """
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(
             f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
@@ -334,17 +371,22 @@ def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: s
                 SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "uses_model_of": taught})
             )
         return made
-    except TypeError as error:
-        raise PretuneError(f"{suite}: invalid task {name} ({str(error).split('__init__() ')[-1]})") from error
+    except (KeyError, TypeError) as error:
+        missing = ", ".join(re.findall(r"'(\w+)'", str(error)))
+        raise PretuneError(f"{suite}: the task {name} lacks the keys {missing}; add these keys to the file") from error
 
 
 def _inherited(name: Any, declarations: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a task's declaration with keys inherited from the task under `like`, but not files, splits and counts."""
+    """Return a task's declaration with the keys that it inherits from the task named under `like`.
+
+    The keys `files`, `splits` and `counts` are not inherited. `via` are the tasks that led to this one, to detect
+    cycles.
+    """
     if not isinstance(name, str) or name not in declarations:
         raise PretuneError(f"{suite}: `like` names the unknown task {quote(name)}; {suggest(str(name), declarations)}")
     if name in via:
         raise PretuneError(
-            f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself; change `like` of one of them"
+            f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself; change `like` in one of these tasks"
         )
     content = dict(declarations[name])
     if not content.get("like"):
@@ -366,7 +408,7 @@ def _in_language(name: Any, language: str) -> Any:
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """Return the paths of the first alternative in a name such as `a | b.{en,de}` whose files exist, or []."""
+    """Return the paths of the first alternative in a name such as `a | b.{en,de}` whose files all exist, or []."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
@@ -389,7 +431,7 @@ def _expand(name: str) -> list[str]:
 
 
 def _cell(row: Row, name: Any) -> Any:
-    """Return a field of a row by name, which is OUTER.INNER for a nested field; None if it is missing."""
+    """Return the field `name` of a row, where OUTER.INNER names a nested field; None if the field is missing."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")

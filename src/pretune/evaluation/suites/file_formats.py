@@ -1,6 +1,6 @@
 """Readers of the file formats in which suites are published; each yields the place and the fields of a row.
 
-For a row that cannot be read, a PretuneError is yielded instead; the caller decides what to do.
+For a row that cannot be read, a PretuneError is yielded instead of the fields; the caller decides whether to raise it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pretune.runtime.errors import PretuneError
+from pretune.text.corpus.delimiters import CSV
 from pretune.text.corpus.documents import read_csv_rows
 from pretune.text.corpus.files import open_stream, read_lines
 
@@ -21,11 +22,17 @@ Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
-    """Yield (place such as "line 3", row) of files in the format `layout`; with `header`, tables name their columns."""
+    """Yield (place such as "line 3", row) for each row of files in the format `layout`.
+
+    With `header`, the first row of a table has the names of its columns. Only plain text can have several files, whose
+    lines are parallel.
+    """
     if layout == "lines":
         return _parallel_lines(paths)
     if len(paths) > 1:
-        raise PretuneError(f"{paths[0]}: only plain text files can be line-aligned, not {layout}; name one file")
+        raise PretuneError(
+            f"{paths[0]}: only plain text files can be read as several files with parallel lines, not {layout} files; name a single file"
+        )
     if layout in TABLES:
         return _table(paths[0], header, tabs=layout == "tsv")
     return READERS[layout](paths[0])
@@ -41,10 +48,13 @@ def layout_of(path: Path) -> str:
 
 
 def _table(path: Path, header: bool, tabs: bool) -> Rows:
-    """Yield the rows of a .csv file or, with `tabs`, a .tsv file; without a `header`, columns are numbered from 1."""
+    """Yield the rows of a .csv file or, with `tabs`, a .tsv file.
+
+    Without a `header`, columns are named 1, 2, and so on.
+    """
     names: list[str] = []
     unquoted = ((number, line.split("\t")) for number, line in read_lines(path))
-    for number, cells in unquoted if tabs else read_csv_rows(path, tabs=False):
+    for number, cells in unquoted if tabs else read_csv_rows(path, dialect=CSV):
         if not cells:
             continue
         if not names:
@@ -69,7 +79,7 @@ def _jsonl(path: Path) -> Rows:
 
 
 def _parse_object(line: str) -> Row | PretuneError:
-    """Return the JSON object in a text, or an error that says why there is none."""
+    """Return the JSON object in a line of text, or an error that says why the line is not a JSON object."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -78,7 +88,10 @@ def _parse_object(line: str) -> Row | PretuneError:
 
 
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
-    """Yield the rows that `expand` makes of each JSON object, or an error that names the expected `content`."""
+    """Yield the rows that `expand` makes from each JSON object.
+
+    For an object that lacks a field, an error is yielded that says what was expected: a passage with `content`.
+    """
     for place, row in objects:
         if isinstance(row, PretuneError):
             yield place, row
@@ -93,7 +106,7 @@ def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], conte
 
 
 def _multirc(path: Path) -> Rows:
-    """Yield one row per answer in a MultiRC file; the answers to one question share a `group`."""
+    """Yield one row per answer in a MultiRC file; the answers to one question have the same value of `group`."""
 
     def expand(row: Row) -> Iterator[Row]:
         for question in row["passage"]["questions"]:
@@ -122,7 +135,7 @@ def _record(path: Path) -> Rows:
 
 
 def _pairs(path: Path) -> Rows:
-    """Yield the rows of a .jsonl file; rows 1 and 2, 3 and 4, and so on, share a `group`."""
+    """Yield the rows of a .jsonl file in pairs: rows 1 and 2, rows 3 and 4, and so on, have one `group` each."""
     for number, (place, row) in enumerate(_jsonl(path)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
 
@@ -147,7 +160,7 @@ def _squad(path: Path) -> Rows:
 
 
 def _conll(path: Path) -> Rows:
-    """Yield one row per sentence of a CoNLL file, with one list per column; columns are numbered from 1."""
+    """Yield one row per sentence of a CoNLL file, with a list of words or tags per column; columns are named 1, 2, …"""
     lines: list[list[str]] = []
     start = 0
     for number, line in [*read_lines(path), (0, "")]:
@@ -166,17 +179,22 @@ def _conll(path: Path) -> Rows:
 
 
 def _parallel_lines(paths: Sequence[Path]) -> Rows:
-    """Yield one row per line number of line-aligned files, with one field per file; fields are numbered from 1."""
+    """Yield one row per line of files with parallel lines, with one field per file; fields are named 1, 2, …."""
     texts = [(line for _, line in read_lines(path)) for path in paths]
     for number, row in enumerate(zip_longest(*texts), 1):
         if None in row:
             short = paths[row.index(None)]
-            raise PretuneError(f"{short} has no line {number}, but {paths[row.index(None) - 1]} has; align the files")
+            raise PretuneError(
+                f"{short} has no line {number}, but {paths[row.index(None) - 1]} has; give files with the same number of lines"
+            )
         yield f"line {number}", {str(i): text for i, text in enumerate(row, 1)}
 
 
 def _trec(path: Path) -> Rows:
-    """Yield the questions of a TREC file with coarse and fine labels; files that are not UTF-8 are read as Latin-1."""
+    """Yield the questions of a TREC file with coarse and fine labels.
+
+    A file that is not valid UTF-8 is read as Latin-1.
+    """
     raw = _read_bytes(path)
     try:
         text = raw.decode("utf-8")
@@ -194,17 +212,25 @@ def _trec(path: Path) -> Rows:
 
 
 def _sst(path: Path) -> Rows:
-    """Yield the sentences and labels of an SST file, which has parse trees, or lines with a label and a sentence."""
+    """Yield the sentences and labels of an SST file.
+
+    A line has a parse tree, such as (3 (2 It) (4 works)), or a label and a sentence.
+    """
     for number, line in read_lines(path):
         if match := re.match(r"\(?(\d)\s+(.+)", line):
             words = re.findall(r"(?<![^\s()])([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
             yield f"line {number}", {"label": match[1], "text": " ".join(words)}
         elif line.strip():
-            yield f"line {number}", PretuneError(f"expected a tree, or a label and a sentence, found {line[:40]!r}")
+            yield (
+                f"line {number}",
+                PretuneError(
+                    f"expected a tree such as (3 (2 It) (4 works)), or a label, a space and a sentence, found {line[:40]!r}"
+                ),
+            )
 
 
 def _race(path: Path) -> Rows:
-    """Yield one row per question in a folder of RACE, which has one JSON file per passage."""
+    """Yield one row per question in a folder of the RACE data, which has one JSON file per passage."""
 
     def expand(row: Row) -> Iterator[Row]:
         questions = zip(row["questions"], row["options"], row["answers"], strict=True)
@@ -218,7 +244,10 @@ def _race(path: Path) -> Rows:
 
 
 def _folders(path: Path) -> Rows:
-    """Yield one text per file from a folder with one folder per label; the unlabeled folder (unsup) is skipped."""
+    """Yield one text per file from a folder with one subfolder per label.
+
+    The subfolder unsup, whose texts have no labels, is skipped.
+    """
     for file in sorted(path.glob("*/*.txt")):
         if file.parent.name != "unsup":
             yield str(file.relative_to(path)), {"text": _read_text(file), "label": file.parent.name}

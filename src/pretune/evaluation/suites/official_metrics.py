@@ -37,12 +37,15 @@ def suite_metrics(names: Sequence[str], rows: Rows, answers: Answers) -> dict[st
 
 
 def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
-    """Score answers on a diagnostic set; return one row per linguistic category and phenomenon."""
+    """Score answers on a diagnostic set; return one result row per linguistic category and phenomenon.
+
+    `rows` are the examples, whose `categories` name their phenomena.
+    """
     return by_phenomenon([row.get("categories", {}) for row in rows], *_labels(rows, answers))
 
 
 def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
-    """Return the gold and the predicted labels of all rows as strings; in multiple choice, the number of the choice."""
+    """Return the gold and predicted labels of all rows as strings; for multiple choice, the numbers of the choices."""
     chosen = "choice" in answers[0]
     expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
@@ -53,7 +56,7 @@ def _accuracy(rows: Rows, answers: Answers) -> float:
 
 
 def _f1(rows: Rows, answers: Answers) -> float:
-    """Return the F1 of the positive class, which is named "1" or is the last in alphabetical order."""
+    """Return the F1 of the positive class: the class "1" or, for other class names, the last in alphabetical order."""
     from sklearn.metrics import f1_score
 
     expected, given = _labels(rows, answers)
@@ -64,7 +67,7 @@ def _f1(rows: Rows, answers: Answers) -> float:
 
 
 def _macro_f1(rows: Rows, answers: Answers) -> float:
-    """Return the unweighted mean of the F1 of all classes that occur."""
+    """Return macro F1: the unweighted mean of the F1 of all classes that occur in gold or predicted labels."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(*_labels(rows, answers), average="macro", zero_division=0))
@@ -90,7 +93,7 @@ def _spans(rows: Rows, answers: Answers) -> AdditiveMetrics:
 
 
 def _gaps(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Return exact match and F1 of predicted entities (ReCoRD), each the best over the gold answers of a query."""
+    """Return exact match and F1 of predicted entities (ReCoRD), each the best over the gold answers to a query."""
     return answer_metrics([row["answers"] for row in rows], [answer["answer"] for answer in answers])
 
 
@@ -99,7 +102,7 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
 
 
 def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Return ranking metrics of predicted scores; rows with the same text are the candidates of one query."""
+    """Return ranking metrics of the predicted scores; rows with the same text are candidates for the same query."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
     return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))
@@ -132,7 +135,7 @@ def _cells(name: str, metric: confusion.Metric) -> Callable[[Rows, Answers], Add
 def _called(
     name: str, part: str, make: Callable[[Rows, Answers], AdditiveMetrics]
 ) -> Callable[[Rows, Answers], AdditiveMetrics]:
-    """Return a function that computes metrics with `make` and returns only the metric `part`, renamed to `name`."""
+    """Return a function that computes metrics with `make` and returns one of them, `part`, under the name `name`."""
 
     def renamed(rows: Rows, answers: Answers) -> AdditiveMetrics:
         found = make(rows, answers)

@@ -18,7 +18,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """The published scores of one system on a suite: per task one number, or one per metric if they are named."""
+    """The published scores of one system on a suite, by task: one number, or several numbers by metric."""
 
     name: str
     split: str
@@ -47,7 +47,8 @@ def results_table(
 ) -> list[dict[str, str]]:
     """Return the results table of a suite: one row per evaluated system in `rows`, then one per published system.
 
-    An evaluated system has `system`, `split` and `scores`: task → metric → mean, or (mean, standard deviation).
+    Each of `rows` has the keys `system`, `split` and `scores`: task → metric → mean, or (mean, standard deviation).
+    `tasks` are the columns of the table.
     """
     made = []
     for row in rows:
@@ -69,7 +70,7 @@ def results_table(
 
 
 def legend(tasks: Mapping[str, SuiteTask]) -> str:
-    """Return a legend of the metrics in the cells of the results table, for tasks with other metrics than accuracy.
+    """Return a text that names the metrics in the results table, for tasks that are not scored by accuracy alone.
 
     >>> from pretune.evaluation.suites.declaration import find_suite
     >>> legend({"mrpc": find_suite("glue").tasks["mrpc"]})
@@ -83,7 +84,7 @@ def legend(tasks: Mapping[str, SuiteTask]) -> str:
 
 
 def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
-    """Return the names of published systems with results on any of the tasks, by source (a citation)."""
+    """Return the sources (citations) of published results on any of the tasks, each with the names of its systems."""
     found: dict[str, list[str]] = {}
     for reference in published_results(suite):
         if set(tasks) & set(reference.scores):
@@ -92,7 +93,10 @@ def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]
 
 
 def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
-    """Return a task's scores as the text of a table cell; with `printed`, they already are in the suite's scale."""
+    """Return a task's scores as the text of a table cell, "-" if there are none.
+
+    Published scores (`printed`) are already in the scale of the suite; other scores are numbers from 0 to 1.
+    """
     if scores is None:
         return "-"
     show = _print if printed else _number

@@ -1,4 +1,4 @@
-"""The HTML report of an evaluation: scores beside published ones, variation over seeds, weaknesses and cost."""
+"""The HTML report of an evaluation: scores next to published results, variation over seeds, weaknesses, and costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle
 
 
 def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
-    """Return the tasks of an evaluation that have scores; others have only answers for a submission."""
+    """Return the tasks of an evaluation that have scores; the other tasks have only answers for a submission."""
     return {name: evaluation.suite.tasks[name] for name, told in evaluation.tasks.items() if told["scores"]}
 
 
@@ -59,7 +59,7 @@ def notes(evaluation: Evaluation) -> list[str]:
 
 
 def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return one row per task with its score and the cost of inference."""
+    """Return one row per task with its score and the time and memory of inference."""
     return [
         {
             "task": evaluation.suite.tasks[name].title,
@@ -117,7 +117,7 @@ def bars(evaluation: Evaluation) -> str:
 
 
 def write_report(evaluation: Evaluation, out: Path) -> Path:
-    """Write report.html for an evaluation and return its path."""
+    """Write report.html for an evaluation to the folder `out`, and return its path."""
     suite = evaluation.suite
     tasks = scored(evaluation)
     parts = [

@@ -55,7 +55,12 @@ Answers = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """A job that evaluates a model on a benchmark suite; `settings` are options of `pretune finetune`, by name."""
+    """A job that evaluates a model on a benchmark suite.
+
+    `settings` are options of `pretune finetune`, by name. `shots` is the number of examples in the prompt for
+    in-context learning; None stands for fine-tuning. `devices` is the number of devices over which the seeds of all
+    tasks are distributed.
+    """
 
     model: str
     suite: Suite
@@ -71,7 +76,7 @@ class EvaluationJob:
     devices: int = 1  # over which the seeds of all tasks are distributed
 
     def result_settings(self) -> dict[str, Any]:
-        """Return all settings that determine the results of an evaluation, as written to suite.json."""
+        """Return all settings that determine the results of an evaluation, as they are written to suite.json."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()
@@ -85,7 +90,10 @@ class EvaluationJob:
 
 @dataclass
 class Evaluation:
-    """The results of an evaluation on a suite: the metrics of each task by seed, and the skipped tasks."""
+    """The results of an evaluation on a suite: the contents of result.json by task, and the skipped tasks.
+
+    `missing` maps a skipped task to the reason. `shots` is the number of examples in the prompt; None for fine-tuning.
+    """
 
     suite: Suite
     model: str
@@ -95,20 +103,23 @@ class Evaluation:
 
     @property
     def system(self) -> str:
-        """Return the name of the evaluated model for the results table."""
+        """Return the name of the evaluated model for the results table, with the number of shots, if any."""
         if self.shots is None:
             return self.model
         return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Return the mean and standard deviation over seeds of each metric, by task and metric."""
+        """Return the mean and the standard deviation of each metric over seeds.
+
+        The result maps task → metric → (mean, standard deviation).
+        """
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
         return {name: {m: mean_and_sd(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
     @property
     def means(self) -> dict[str, dict[str, float]]:
-        """Return the mean over seeds of each metric, by task and metric."""
+        """Return the mean over seeds of each metric: task → metric → mean."""
         return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
 
     def describe(self) -> dict[str, Any]:
@@ -186,7 +197,10 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
 
 
 def _check_same(request: EvaluationJob) -> dict[str, Any]:
-    """Return the settings of an evaluation; raise an error if its output folder was made with other settings."""
+    """Return the settings of an evaluation as written to suite.json.
+
+    Raise an error if the output folder already has an evaluation with other settings.
+    """
     path = request.out / ASKED
     told: dict[str, Any] = json.loads(json.dumps(request.result_settings()))
     if not path.is_file():
@@ -212,7 +226,7 @@ def _begin(request: EvaluationJob) -> None:
 
 
 class AnsweringMethod(Protocol):
-    """A method by which a model answers a task: fine-tuning or in-context learning."""
+    """A method by which a model solves a task: fine-tuning or in-context learning."""
 
     @property
     def model(self) -> Model: ...
@@ -220,7 +234,10 @@ class AnsweringMethod(Protocol):
     device: torch.device
 
     def train(self, seed: int, folder: Path) -> bool:
-        """Train with a seed and write the model to a folder named after the seed; return False if training failed."""
+        """Train with `seed` and write the model to `folder`; return False if training failed.
+
+        The folder is named after the seed.
+        """
 
     def prepare(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
         """Return a function that predicts the answers to rows of a task, with the model or prompt in `folder`."""
@@ -262,7 +279,10 @@ def evaluate_task(
     taught: Mapping[str, SuiteTask],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> None:
-    """Fine-tune on `task`, or prompt the model `writer`, with each seed; evaluate the result on the tasks `taught`."""
+    """Fine-tune a model on `task`, or prompt the model `writer`, with each seed, and write the results.
+
+    `taught` are the tasks that are answered with the result: the task itself, and tasks that share its model.
+    """
     if all(_finished(request, name) for name in taught):
         log_info(f"{task.title}: all seeds are already finished")
         return
@@ -301,7 +321,10 @@ def answering_method(
     rows: Mapping[str, SuiteRows],
     writer: TextGenerator | Seq2SeqGenerator | None = None,
 ) -> AnsweringMethod:
-    """Return the method to solve a task: in-context learning with the model `writer`, or fine-tuning if None."""
+    """Return the method to solve a task: in-context learning with the model `writer`, or fine-tuning if it is None.
+
+    `rows` has the rows of the task by split.
+    """
     if writer is None:
         return FineTuning(finetuning_job(request, task, rows))
     return InContextLearning(writer, task, rows, request.shots or 0)
@@ -310,7 +333,10 @@ def answering_method(
 def learn_seed(
     method: AnsweringMethod, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Train with the seed that `folder` is named after; save answers to the tasks `taught`, then costs, in `folder`."""
+    """Train `method` on the tasks `taught` with one seed, and save its answers and its inference costs in `folder`.
+
+    The name of the folder is the seed. `rows` has the rows of each task by split.
+    """
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_checksummed_json(
         folder / COST, answer_with(method, folder, scored) if method.train(int(folder.name), folder) else {}
@@ -318,7 +344,7 @@ def learn_seed(
 
 
 def train_in_worker(request: EvaluationJob, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """Train on `task` with one seed in a worker process, and predict the tasks `taught` with the resulting model."""
+    """Train on `task` with one seed in a worker process, and answer the tasks `taught` with the resulting model."""
     with use_token_cache(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
         method = answering_method(request, task, rows[task.name], load_generator(request))
@@ -333,7 +359,7 @@ def load_generator(request: EvaluationJob) -> TextGenerator | Seq2SeqGenerator |
 
 
 def _left(request: EvaluationJob, task: SuiteTask) -> list[int]:
-    """Return the seeds with which a task of an evaluation has not been run yet."""
+    """Return the seeds with which a task of an evaluation has not been run yet, as needed to resume it."""
     seeds = range(request.seed, request.seed + request.num_seeds)
     return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
 
@@ -360,7 +386,7 @@ def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
 
 
 def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> FinetuningJob:
-    """Return the fine-tuning job of a task, with the task's own maximum length unless the user sets one."""
+    """Return the job that fine-tunes on a task; its maximum length is the task's own unless the user sets one."""
     settings = dict(request.settings)
     batch = settings.pop("batch", None)
     given: dict[str, Any] = {
@@ -381,7 +407,10 @@ def finetuning_job(request: EvaluationJob, task: SuiteTask, rows: Mapping[str, S
 def answer_with(
     method: AnsweringMethod, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """Answer all splits of the tasks `wanted` and save the answers in `folder`; return inference costs by task."""
+    """Answer rows by `method` and save the answers in `folder`; return the costs of inference by task.
+
+    `wanted` has the tasks to answer, each with its rows by split.
+    """
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
@@ -404,7 +433,10 @@ def answer_with(
 
 
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], num_seeds: int) -> dict[str, Any]:
-    """Return the contents of a task's result.json: the scores of all seeds, inference costs, and incomplete splits."""
+    """Return the contents of a task's result.json: the scores of all seeds, inference costs, and incomplete splits.
+
+    `folders` has the folders of the seeds that did not fail; `num_seeds` counts all seeds.
+    """
     scored = rows[task.scored]
     each = [
         suite_metrics(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders
@@ -427,7 +459,7 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
 
 
 def read_answers(folder: Path, task: str, split: str) -> Answers:
-    """Return the answers to a split of a task that the model in a seed's folder gave."""
+    """Read the answers to a split of a task by the model of one seed, whose folder is `folder`."""
     return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
 
 
@@ -445,7 +477,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def submit(request: EvaluationJob, tasks: Mapping[str, SuiteTask]) -> list[str]:
-    """Write a submission archive if official test sets were answered; return the tasks missing from it."""
+    """Write a submission archive if official test sets were answered; return the names of the tasks that it lacks."""
     answered = {}
     for name, task in tasks.items():
         best = read_checksummed_json(request.out / name / RESULT, "the result of a task")["best"]

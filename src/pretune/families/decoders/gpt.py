@@ -1,13 +1,14 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
-Departures: attention dropout is off by default (the fast attention kernels have none); classifiers read the last token
-of the text, as in `transformers` (the paper adds start and extract tokens). Two texts are joined by a separator, the
-paper's delimiter, which is not in the published vocabulary and is added for tasks with text pairs.
+Differences from the original: attention dropout is off by default (the fast attention kernels have none); classifiers
+read the last token of the text, as in `transformers`. The paper's start and extract tokens are added with
+`classify(pooling=extract)`. Two texts are joined by a separator, the paper's delimiter, which is not in the published
+vocabulary and is added for tasks with text pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from pretune.families.config_keys import DECODER_VALUES, summary_values
 from pretune.families.family import Family
 from pretune.families.parameter_names import NameTable, Row, output_rows
 from pretune.nn.attention.multi_head import SelfAttention
-from pretune.nn.attention.patterns import causal
+from pretune.nn.attention.patterns import Pattern, alternating, causal
 from pretune.nn.blocks import PostNorm, PreNorm, TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.embedding.token_embedding import Embeddings
@@ -51,13 +52,23 @@ class GPTConfig:
     eos_token_id: int | None = None
 
 
-def assemble(config: Any, block: type[PostNorm] | type[PreNorm], inner: int, activation: str) -> TransformerStack:
-    """Build a GPT stack without initializing it; `block` is PreNorm or PostNorm, `inner` the feed-forward width."""
+def assemble(
+    config: Any,
+    block: type[PostNorm] | type[PreNorm],
+    inner: int,
+    activation: str,
+    patterns: Sequence[Pattern] = (causal,),
+) -> TransformerStack:
+    """Build a GPT stack without initializing its parameters.
+
+    `block` is PreNorm or PostNorm, `inner` is the feed-forward width, and the layers
+    cycle through the attention `patterns`.
+    """
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
-    def layer() -> TransformerLayer:
-        attention = SelfAttention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
+    def layer(pattern: Pattern) -> TransformerLayer:
+        attention = SelfAttention(width, config.n_head, pattern=pattern, dropout=config.attn_pdrop)
         feed_forward = FeedForward(width, inner, ACTIVATIONS[activation])
         return TransformerLayer.normalized(block, norm, dropout, attention=attention, feed_forward=feed_forward)
 
@@ -69,7 +80,7 @@ def assemble(config: Any, block: type[PostNorm] | type[PreNorm], inner: int, act
         embed=Embeddings(
             config.vocab_size, width, positions=LearnedPositions(config.n_positions, width), dropout=config.embd_pdrop
         ),
-        layers=[layer() for _ in range(config.n_layer)],
+        layers=[layer(pattern) for pattern in alternating(config.n_layer, *patterns)],
         norm=norm() if block is PreNorm else None,
         vocabulary_head=head,
         classifier=partial(OutputLinear, width, bias=False),
@@ -112,7 +123,11 @@ HARMLESS = {
 
 
 def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Map published to pretune's parameter names for GPT or GPT-2; `tokens` and `positions` name the embeddings."""
+    """Return the table of published and pretune parameter names of GPT or GPT-2.
+
+    `tokens` and `positions` are the published names of the embeddings, `rows` are further pairs of names, and `unused`
+    maps the names of further tensors that do not affect the output to the reason.
+    """
     return NameTable(
         (tokens, "backbone.embed.tokens"),
         (positions, "backbone.embed.positions.weight"),
@@ -134,7 +149,7 @@ def table(tokens: str, positions: str, *rows: Row, unused: Mapping[str, str] | N
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Map each set of task heads to the `transformers` class of GPT or GPT-2; `name` is the class prefix."""
+    """Return a mapping from sets of task heads to `transformers` classes whose names begin with `name` (GPT, GPT-2)."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"lm"}): f"{name}LMHeadModel",

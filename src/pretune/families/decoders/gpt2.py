@@ -1,10 +1,11 @@
-"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners); GPT-3 has the same architecture.
+"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners).
 
-Departures: attention dropout is off by default (the fast attention kernels have none).
+Differences from the original: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretune.backbones.transformer_stack import TransformerStack
@@ -12,6 +13,7 @@ from pretune.families.config_keys import DECODER_VALUES
 from pretune.families.decoders import gpt
 from pretune.families.family import Family, token_classes
 from pretune.families.parameter_names import TOKEN_HEADS
+from pretune.nn.attention.patterns import Pattern, causal
 from pretune.nn.blocks import PreNorm
 from pretune.nn.initialization import initialize
 from pretune.text.tokenizers.template import Template
@@ -42,9 +44,9 @@ class GPT2Config:
     eos_token_id: int | None = None
 
 
-def build(config: GPT2Config) -> TransformerStack:
-    """Build the GPT-2 backbone from its configuration."""
-    stack = gpt.assemble(config, PreNorm, config.n_inner or 4 * config.n_embd, config.activation_function)
+def build(config: GPT2Config, patterns: Sequence[Pattern] = (causal,)) -> TransformerStack:
+    """Build the GPT-2 backbone from its configuration; its layers cycle through the attention `patterns`."""
+    stack = gpt.assemble(config, PreNorm, config.n_inner or 4 * config.n_embd, config.activation_function, patterns)
     return initialize(stack, config.initializer_range, output_scale=(2 * config.n_layer) ** -0.5)
 
 

@@ -1,10 +1,11 @@
 """Reformer (Kitaev et al., 2020, arXiv:2001.04451): a causal model with local and LSH attention and reversible layers.
 
-Departures: attention dropout is off; the sum of token and position embeddings has one dropout; LSH rotations are drawn
-at each training step, and are fixed in evaluation, unless `hash_seed` is set. Each sequence is divided into chunks on
-its own: `transformers` pads to the longest sequence of the batch, which changes what the first chunk of shorter ones
-sees. Its version 5.22 keeps the bias of the head but does not add it, as version 4 and pretune do. A chunk that may
-attend to more preceding chunks than exist sees each once; `transformers` wraps around and repeats earlier ones.
+Differences from the original: attention dropout is off; the sum of token and position embeddings has one dropout; LSH
+rotations are drawn at each training step, and are fixed in evaluation, unless `hash_seed` is set. Each sequence is
+divided into chunks on its own: `transformers` pads to the longest sequence of the batch, which changes what the first
+chunk of a shorter sequence sees. Version 5.22 of `transformers` stores the bias of the head but does not add it;
+version 4 and pretune add it. Where fewer preceding chunks exist than a chunk may attend to, it attends to each of
+them once; `transformers` wraps around and attends to some of them twice.
 """
 
 from __future__ import annotations
@@ -146,26 +147,27 @@ def check(config: ReformerConfig) -> None:
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(
-            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, but contains {', '.join(unknown) or 'none'}"
+            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, but contains {', '.join(unknown) or 'none'}; "
+            "correct the key in config.json"
         )
     if {LOCAL, LSH} <= set(config.attn_layers) and config.lsh_attn_chunk_length % config.local_attn_chunk_length:
         raise PretuneError(
             f"reformer: lsh_attn_chunk_length {config.lsh_attn_chunk_length} must be a multiple of "
-            f"local_attn_chunk_length, {config.local_attn_chunk_length}"
+            f"local_attn_chunk_length, {config.local_attn_chunk_length}; correct one of the two keys in config.json"
         )
     if LSH in config.attn_layers and (odd := [count for count in config.buckets() if count % 2]):
         raise PretuneError(
-            f"reformer: num_buckets {odd[0]} is odd; it must be even, as buckets are pairs of opposite directions"
+            f"reformer: num_buckets {odd[0]} is odd; in config.json, give an even number, as buckets are pairs of opposite directions"
         )
     if config.axial_pos_embds and len(config.axial_pos_embds_dim) != len(config.axial_pos_shape):
         raise PretuneError(
             f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape has "
-            f"{len(config.axial_pos_shape)}"
+            f"{len(config.axial_pos_shape)}; in config.json, give both keys the same number of entries"
         )
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
         raise PretuneError(
             f"reformer: axial_pos_embds_dim {list(config.axial_pos_embds_dim)} must sum to hidden_size, "
-            f"{config.hidden_size}"
+            f"{config.hidden_size}; correct one of the two keys in config.json"
         )
 
 

@@ -2,8 +2,8 @@
 
 Parameter names are those of `transformers` 4, the last version with this model; tests compare with its version 4.57.1.
 
-Departures: attention dropout is off by default; empty memory slots are masked (the published code attends to zeros
-there); no token attends across the start of a document.
+Differences from the original: attention dropout is off by default; empty memory slots are masked (the published code
+attends to zeros there); no token attends across the start of a document.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class TransfoXLConfig:
 def build(config: TransfoXLConfig) -> TransformerStack:
     """Build the Transformer-XL backbone from its configuration."""
     if config.div_val < 2:
-        raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; it must be at least 2")
+        raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; use 2 or more in config.json")
     if (
         list(config.cutoffs) != sorted(set(config.cutoffs))
         or config.d_embed // config.div_val ** len(config.cutoffs) < 1
     ):
         raise PretuneError(
-            f"transfo-xl: cutoffs {list(config.cutoffs)[:CLUSTERS]} must increase, and d_embed must be at least "
-            f"div_val to the power of their number (d_embed is {config.d_embed}, div_val {config.div_val})"
+            f"transfo-xl: cutoffs {list(config.cutoffs)[:CLUSTERS]} must increase, and d_embed, {config.d_embed}, must be at "
+            f"least div_val, {config.div_val}, to the power of the number of cutoffs; correct these keys in config.json"
         )
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     furthest = config.clamp_len if config.clamp_len > 0 else None

@@ -1,6 +1,6 @@
 """BART (Lewis et al., 2020, arXiv:1910.13461), and the layers and layout that mBART and Marian share with it.
 
-Departures: attention dropout is off by default (the fast attention kernels have none).
+Differences from the original: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ def assemble(
     norm: Callable[[], nn.Module] = nn.Identity,
     sinusoidal: bool = False,
 ) -> EncoderDecoder:
-    """Build an encoder-decoder from BART's keys; `block` is PreNorm or PostNorm, `norm` creates the final norms."""
+    """Build an encoder-decoder from a configuration with BART's keys.
+
+    `block` is PreNorm or PostNorm, `norm` creates the norm at the end of encoder and decoder, and `sinusoidal` replaces
+    the learned positions with sinusoidal ones.
+    """
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
@@ -111,7 +115,10 @@ def build(config: BartConfig) -> EncoderDecoder:
 
 
 def _layer(published: str, ours: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for a BART layer without cross-attention, given both prefixes."""
+    """Return pairs of published and pretune parameter names for a layer without cross-attention.
+
+    `published` and `ours` are the prefixes of the layer in published checkpoints and in pretune.
+    """
     return [
         ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
@@ -164,7 +171,11 @@ HARMLESS = {
 
 
 def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
-    """Return the published parameter names of BART, mBART or Marian; `unused` says which tensors are skipped, and why."""
+    """Return the table of published and pretune parameter names of BART, mBART or Marian.
+
+    `rows` are pairs of names besides those that all three share; `unused` maps the names of tensors that do not affect
+    the output to the reason.
+    """
     return NameTable(
         *COMMON,
         *rows,
@@ -179,7 +190,11 @@ def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
 def supported_values(
     before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
 ) -> dict[str, Sequence[Any]]:
-    """Return supported config.json values, given where norms are (`before` sublayers, …) and the kind of positions."""
+    """Return the supported values of BART's config.json keys for a family whose norms and positions are as given.
+
+    Norms come `before` each sublayer or else after it; another follows the embeddings if `embedded`, and another the
+    last layer if `last`. Positions are `sinusoidal` or else learned.
+    """
     return {
         **ENCODER_DECODER_VALUES,
         "normalize_before": (before,),

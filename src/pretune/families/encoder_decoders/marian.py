@@ -5,7 +5,7 @@ embedding scaled by √width and shared by encoder, decoder and output layer. Di
 vector all sines come before all cosines, as in the authors' code (a permutation that learned weights absorb); the
 activation is configurable: relu in the paper, swish in the published Marian models.
 
-Departures: attention dropout is off by default (the fast attention kernels have none).
+Differences from the original: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations

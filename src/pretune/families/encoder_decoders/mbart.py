@@ -1,7 +1,7 @@
 """mBART (Liu et al., 2020, arXiv:2001.08210): BART with pre-norm layers and a norm at the end of each stack.
 
 A text ends with its language token (cc25) or begins with it (mBART-50: Tang et al., 2020, arXiv:2008.00401), and the
-decoder starts with the token of the target language. The objective names the language: the role is `language CODE`.
+decoder starts with the token of the target language. Objectives look a language token up by its role, `language CODE`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.families.encoder_decoders import bart
 from pretune.families.family import Family, seq2seq_classes
+from pretune.families.parameter_names import Row
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
 from pretune.text.tokenizers.template import Template
@@ -31,6 +32,11 @@ def build(config: MBartConfig) -> EncoderDecoder:
     return bart.assemble(config, PreNorm, partial(LayerNorm, config.d_model))
 
 
+FINAL_NORMS: list[Row] = [
+    ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
+    ("model.decoder.layer_norm.{p}", "backbone.norm.{p}"),
+]
+
 MBART = Family(
     name="mbart",
     config=MBartConfig,
@@ -40,8 +46,7 @@ MBART = Family(
     ),
     table=bart.table(
         *bart.POSITIONS,
-        ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
-        ("model.decoder.layer_norm.{p}", "backbone.norm.{p}"),
+        *FINAL_NORMS,
         *bart.TASK_HEADS,
     ),
     classes=seq2seq_classes("MBart"),

@@ -81,7 +81,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
     if config.tie_word_embeddings:
         if (target, top) != (config.vocab_size, words):
             raise PretuneError(
-                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings; set this key to false"
+                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings; set tie_word_embeddings to false in config.json"
             )
         written.tokens = embed.tokens
     backbone = RecurrentEncoderDecoder(

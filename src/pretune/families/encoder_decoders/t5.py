@@ -1,12 +1,13 @@
 """T5 (Raffel et al., 2020, arXiv:1910.10683), its version 1.1, and mT5 (Xue et al., 2021, arXiv:2010.11934).
 
-Version 1.1 and mT5 have gated feed-forward layers and an untied output matrix; the first version ties it to the token
-embedding and scales the hidden states by 1 / √width before.
+Version 1.1 and mT5 have gated feed-forward layers and an untied output matrix; the first version of T5 ties the output
+matrix to the token embedding, and divides the hidden states by √width before multiplying them with it.
 
 `transformers` also has the encoder alone (`T5EncoderModel`, as in Sentence-T5, Ni et al., 2022, arXiv:2108.08877).
 
-Departures: attention dropout is off (the fast attention kernels have none); an untied output matrix is initialized by
-its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order √width).
+Differences from the original: attention dropout is off (the fast attention kernels have none); an untied output matrix
+is initialized by its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order
+√width).
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ def _encoder(config: T5Config) -> TransformerStack:
 
 
 def _stack(config: T5Config, decoder: bool) -> dict[str, Any]:
-    """Return the parts of the T5 encoder or decoder: embeddings, relative position bias, layers, and the final norm."""
+    """Return the parts of the T5 encoder or decoder: embeddings, relative position bias, layers, and the final norm.
+
+    They are keyword arguments of the class of the stack.
+    """
     width, dropout = config.d_model, config.dropout_rate
     layers = config.num_decoder_layers or config.num_layers if decoder else config.num_layers
     return {
@@ -145,13 +149,16 @@ def _relative_bias(config: T5Config, bidirectional: bool) -> T5RelativeBias:
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
             f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
-            "use at least 4 buckets and a distance of more than half of them"
+            "in config.json, use at least 4 buckets, and a maximum distance of more than half the number of buckets"
         )
     return T5RelativeBias(config.num_heads, buckets, furthest, bidirectional, width=config.d_model)
 
 
 def _attention(published: str, ours: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for a T5 attention sublayer and its norm, given both prefixes."""
+    """Return pairs of published and pretune parameter names for a T5 attention sublayer and its norm.
+
+    `published` and `ours` are the prefixes of the sublayer in published checkpoints and in pretune.
+    """
     block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
@@ -162,7 +169,10 @@ def _attention(published: str, ours: str) -> list[Row]:
 
 
 def _feed_forward(published: str, ours: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for a T5 feed-forward sublayer and its norm, given both prefixes."""
+    """Return pairs of published and pretune parameter names for a T5 feed-forward sublayer and its norm.
+
+    `published` and `ours` are the prefixes of the sublayer in published checkpoints and in pretune.
+    """
     dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
@@ -179,7 +189,10 @@ _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for T5's token embedding and encoder; `ours` is pretune's prefix."""
+    """Return pairs of published and pretune parameter names for T5's token embedding and encoder.
+
+    `ours` is the prefix of the encoder in pretune.
+    """
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
@@ -224,7 +237,11 @@ TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, targ
 
 
 def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
-    """Return the model family of T5 or mT5; `prefix` begins the names of its `transformers` classes."""
+    """Return the model family of T5 or mT5, called `name`.
+
+    `prefix` begins the names of its `transformers` classes; `only` has further keys of config.json with the values that
+    this family supports.
+    """
     family = Family(
         name=name,
         config=config,

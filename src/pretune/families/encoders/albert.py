@@ -1,4 +1,7 @@
-"""ALBERT (Lan et al., 2020, arXiv:1909.11942): BERT with shared layers. Departures: no attention dropout by default."""
+"""ALBERT (Lan et al., 2020, arXiv:1909.11942): BERT with shared layers.
+
+Differences from the original: attention dropout is off by default.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ class AlbertConfig(BertConfig):
         """Return, for each layer of ALBERT, the index of the group of shared parameters that it uses."""
         depths, groups = self.num_hidden_layers, self.num_hidden_groups
         if not 1 <= groups <= depths:
-            raise PretuneError(f"albert: num_hidden_groups ({groups}) must not exceed num_hidden_layers ({depths})")
+            raise PretuneError(
+                f"albert: num_hidden_groups ({groups}) must not exceed num_hidden_layers ({depths}); correct one of the two keys in config.json"
+            )
         return [int(depth / (depths / groups)) for depth in range(depths)]
 
 

@@ -1,4 +1,7 @@
-"""BERT (Devlin et al., 2019, arXiv:1810.04805). Departures: attention dropout (no fast kernel) is off by default."""
+"""BERT (Devlin et al., 2019, arXiv:1810.04805).
+
+Differences from the original: attention dropout is off by default (the fast attention kernels have none).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def post_norm_layer(
 
 
 def layer_of(config: BertConfig, attention: nn.Module | None = None) -> TransformerLayer:
-    """Build a Transformer layer from BERT's configuration keys, optionally with another attention module."""
+    """Build a post-norm layer from a configuration with BERT's keys; `attention` defaults to BERT's self-attention."""
     width, dropout = config.hidden_size, config.attention_probs_dropout_prob
     return post_norm_layer(
         SelfAttention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
@@ -74,15 +77,16 @@ def embeddings_of(
     scale: float = 1.0,
     padding: int | None = None,
 ) -> Embeddings:
-    """Build the embeddings from a configuration with BERT's keys; `columns` embed additional features of tokens.
+    """Build the embeddings, `width` wide, from a configuration with BERT's keys.
 
-    `project` maps to the width of the layers; `first` is the index of the first position (RoBERTa), or None for no
-    positions; `scale` multiplies token embeddings; tokens with the id `padding` do not count as positions (MPNet).
+    `project` maps them to the width of the layers; `columns` embed additional features of tokens; `first` is the row of
+    the first position in the table (RoBERTa), or None for no positions; `scale` multiplies token embeddings; tokens
+    with the id `padding` do not count as positions (MPNet).
     """
     if first is not None and config.max_position_embeddings <= first:
         raise PretuneError(
-            f"max_position_embeddings is {config.max_position_embeddings}, but the first {first} are not used as positions; "
-            "increase it"
+            f"max_position_embeddings is {config.max_position_embeddings}, but the first {first} rows are not used as positions; "
+            f"in config.json, set it to more than {first}"
         )
     positions = None if first is None else LearnedPositions(config.max_position_embeddings - first, width, first)
     return Embeddings(
@@ -100,7 +104,7 @@ def embeddings_of(
 
 
 def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int) -> nn.Module:
-    """Build the masked-LM head from a configuration with BERT's keys; `vectors` is the width of the embeddings."""
+    """Build the masked-LM head from a configuration with BERT's keys; `vectors` is the width of token embeddings."""
     transform = DenseTransform(
         config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors
     )
@@ -122,7 +126,11 @@ def encoder_of(
     pooler_activation: str = "tanh",
     **options: Any,
 ) -> TransformerStack:
-    """Build and initialize an encoder from BERT's configuration keys; `embed` and `layers` default to BERT's."""
+    """Build and initialize an encoder from a configuration with BERT's keys.
+
+    `embed` and `layers` default to BERT's; `head_activation` and `pooler_activation` are the activations in the
+    masked-LM head and in the pooler.
+    """
     embed = embeddings_of(config, config.hidden_size) if embed is None else embed
     activation, vectors = ACTIVATIONS[head_activation or config.hidden_act], embed.tokens.shape[1]
     encoder = TransformerStack(
@@ -141,7 +149,10 @@ def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> Transf
 
 
 def encoder_rows(name: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for BERT's embeddings and layers; `name` is the published prefix."""
+    """Return pairs of published and pretune parameter names for BERT's embeddings and layers.
+
+    `name` is the prefix of the published names, such as bert.
+    """
     published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
@@ -179,7 +190,10 @@ def unused(name: str) -> dict[str, str]:
 
 
 def table(name: str, *rows: Row) -> NameTable:
-    """Map published to pretune's parameter names for a BERT-like family; published ones begin with `name`."""
+    """Return the table of published and pretune parameter names of a BERT-like family.
+
+    Published names begin with `name`; `rows` are pairs of names besides BERT's.
+    """
     return NameTable(
         *encoder_rows(name),
         *rows,
@@ -198,7 +212,10 @@ def table(name: str, *rows: Row) -> NameTable:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """Map each set of task heads to the `transformers` class of a BERT-like family; `name` is the class prefix."""
+    """Return a mapping from sets of task heads to `transformers` classes, for a BERT-like family.
+
+    The names of the classes begin with `name`, such as Bert.
+    """
     return {
         **encoder_classes(name),
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
@@ -207,7 +224,10 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """Map BERT's causal class in `transformers` to the task heads that pretune reads; `name` is the class prefix."""
+    """Map BERT's causal class in `transformers`, which pretune reads but does not write, to its task heads.
+
+    The name of the class begins with `name`, such as Bert.
+    """
     return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 

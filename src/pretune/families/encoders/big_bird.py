@@ -5,11 +5,11 @@ divides the padded batch).
 
 Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation,
 as in the paper. `transformers` draws them from the first 1,024 tokens at most, and in evaluation replaces them by the
-first block: there, texts of more than (5 + 2 · num_random_blocks) · block_size tokens have other hidden states.
+first block; so its hidden states of texts of more than (5 + 2 · num_random_blocks) · block_size tokens differ.
 
-Departures: attention dropout is off by default; embedding dropout comes after the norm; classifiers have no dropout
-before their first linear layer; the loss of `answer` includes the logits of question tokens, which `transformers` masks
-(predicted answers never start there in either).
+Differences from the original: attention dropout is off by default; embedding dropout comes after the norm; classifiers
+have no dropout before their first linear layer; the loss of `answer` includes the logits of question tokens, which
+`transformers` masks (predicted answers never start there in either).
 """
 
 from __future__ import annotations

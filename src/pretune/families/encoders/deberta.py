@@ -4,8 +4,8 @@ Attention is disentangled: by content, and by relative positions, which have the
 has two names: `cls.predictions` and, in the released checkpoints, `lm_predictions`. Both are read; the first, the
 default of `transformers` (`legacy`), is written.
 
-Departures: attention dropout is off by default; absolute positions are not added before the output layer (the enhanced
-mask decoder of the paper), as in `transformers`.
+Differences from the original: attention dropout is off by default; absolute positions are not added before the output
+layer (the enhanced mask decoder of the paper), as in `transformers`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def build_v2(config: DebertaV2Config) -> TransformerStack:
 def _encoder(
     config: DebertaConfig, score: DisentangledScore, layers: list[nn.Module], norm: LayerNorm | None = None
 ) -> TransformerStack:
-    """Build and initialize a DeBERTa encoder from its layers; `norm` is applied to relative position embeddings."""
+    """Build and initialize a DeBERTa encoder from its layers.
+
+    `score` computes the relative position terms of attention; `norm` is applied to the relative position embeddings.
+    """
     return bert.encoder_of(
         config,
         embed=bert.embeddings_of(config, config.hidden_size, first=0 if config.position_biased_input else None),
@@ -113,7 +116,11 @@ def _encoder(
 def _layers(
     config: DebertaConfig, score: DisentangledScore, project: type[SeparateProjections | SharedProjections]
 ) -> list[nn.Module]:
-    """Build the DeBERTa layers; `score` computes disentangled attention, whose projections have the class `project`."""
+    """Build the DeBERTa layers from a configuration.
+
+    `score` computes the relative position terms of attention; `project` is the class of the query, key and value
+    projections.
+    """
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
     def layer() -> TransformerLayer:
@@ -136,17 +143,22 @@ def check(family: str, config: DebertaConfig) -> None:
     if buckets > 0 and config.max_relative_positions <= buckets // 2 + 1:
         raise PretuneError(
             f"{family}: max_relative_positions {config.max_relative_positions} with position_buckets {buckets} is not "
-            "supported; max_relative_positions must be more than position_buckets / 2 + 1"
+            f"supported; in config.json, set max_relative_positions to more than {buckets // 2 + 1}"
         )
     if config.terms != {"c2p", "p2c"}:
-        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; use 'c2p|p2c'")
+        raise PretuneError(
+            f"{family}: pos_att_type {config.pos_att_type!r} is not supported; use 'c2p|p2c' in config.json"
+        )
 
 
 _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"
 
 
 def _table(*own: Row) -> NameTable:
-    """Map published to pretune's parameter names for DeBERTa (v1 or v2), given the pairs for attention."""
+    """Return the table of published and pretune parameter names of DeBERTa (v1 or v2).
+
+    `own` has the pairs of names for the attention of that version.
+    """
     rows = [*own, *bert.encoder_rows("deberta")]
     return NameTable(
         *rows,

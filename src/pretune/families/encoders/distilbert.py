@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al., 2019, arXiv:1910.01108): BERT with half of its layers, no segments and no pooler.
 
-Departures: attention dropout is off by default.
+Differences from the original: attention dropout is off by default.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ELECTRA (Clark et al., 2020, arXiv:2003.10555), discriminators and generators, with factorized embeddings.
 
-Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
+Differences from the original: attention dropout is off by default; classifiers have no dropout before their first
+linear layer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and 2.0 (arXiv:1907.12412): BERT, with task embeddings in 2.0.
 
-Departures: attention dropout is off by default.
+Differences from the original: attention dropout is off by default.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The column `global` marks the tokens with global attention, as in `transformers`: the first token for classification,
 the question for question answering, the choice for multiple choice; none for tagging and `mlm`.
 
-Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer; windows
-are not dilated, as in the published encoders.
+Differences from the original: attention dropout is off by default; classifiers have no dropout before their first
+linear layer; windows are not dilated, as in the published encoders.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ class LongformerConfig(roberta.RobertaConfig):
     attention_window: int | Sequence[int] = 512  # the width of the whole window, for all layers or for each
 
     def windows(self) -> Sequence[int]:
-        """Return, for each layer of Longformer, how many tokens attention reaches on each side."""
+        """Return, for each layer of Longformer, how many tokens to each side a token attends to."""
         window, layers = self.attention_window, self.num_hidden_layers
         sizes = [window] * layers if isinstance(window, int) else window
         if len(sizes) != layers:
             raise PretuneError(
-                f"longformer: attention_window has {len(sizes)} sizes, but num_hidden_layers is {layers}"
+                f"longformer: attention_window has {len(sizes)} sizes, but num_hidden_layers is {layers}; "
+                "correct one of the two keys in config.json"
             )
         if any(size <= 0 or size % 2 for size in sizes):
-            raise PretuneError(f"longformer: attention_window must be even and positive, not {window}")
+            raise PretuneError(
+                f"longformer: attention_window must be even and positive, not {window}; correct the key in config.json"
+            )
         return [size // 2 for size in sizes]
 
 

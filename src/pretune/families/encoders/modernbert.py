@@ -1,7 +1,8 @@
 """ModernBERT (Warner et al., 2024, arXiv:2412.13663).
 
-Departures: all matrices are initialized with the same standard deviation (in the published models, that of the output
-projections is divided by √(2 · layers)); with `zero_outputs`, output projections are initialized to 0.
+Differences from the original: all matrices are initialized with the same standard deviation (in the published models,
+that of the output projections is divided by √(2 · layers)); with `zero_outputs`, output projections are initialized to
+0.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class ModernBertConfig:
         layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
         kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
         if len(kinds) != layers:
-            raise PretuneError(f"modernbert: layer_types has {len(kinds)} entries, but num_hidden_layers is {layers}")
+            raise PretuneError(
+                f"modernbert: layer_types has {len(kinds)} entries, but num_hidden_layers is {layers}; "
+                "correct one of the two keys in config.json"
+            )
         if unknown := sorted(set(kinds) - {FULL, SLIDING}):
             raise PretuneError(
                 f"modernbert: unknown layer_types {', '.join(unknown)}; {suggest(unknown[0], (FULL, SLIDING))}"
@@ -90,9 +94,15 @@ class ModernBertConfig:
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
-            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove them")
+            raise PretuneError(
+                f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove from rope_parameters in "
+                "config.json all keys but rope_type and rope_theta"
+            )
         if (scaling := newer.get("rope_type", "default")) != "default":
-            raise PretuneError(f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; use 'default'")
+            raise PretuneError(
+                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; set rope_type to "
+                "'default' in config.json"
+            )
         theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
         check_bounds("rope_theta", validate_schema(theta, float, "modernbert: rope_theta"), "modernbert")
         return float(theta)
@@ -151,7 +161,10 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for the task head `name`, whose dense layer is called `transform`."""
+    """Return pairs of published and pretune parameter names for the task head called `name`.
+
+    `transform` is what pretune calls the head's dense layer.
+    """
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),

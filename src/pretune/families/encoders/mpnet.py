@@ -3,7 +3,8 @@
 The bias is added to learned positions, which start at index 2 and skip tokens with the id 1: `transformers` treats
 these as padding whatever `pad_token_id` says.
 
-Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
+Differences from the original: attention dropout is off by default; classifiers have no dropout before their first
+linear layer.
 """
 
 from __future__ import annotations

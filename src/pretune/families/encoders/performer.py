@@ -1,7 +1,8 @@
 """Performer (Choromanski et al., 2020, arXiv:2009.14794): BERT with random-feature attention in place of softmax.
 
-There is no published checkpoint layout; parameter names are BERT's and one more. Departures: the paper's networks are
-pre-norm and have no segment embeddings; random features are drawn once, not periodically; attention has no dropout.
+There is no published checkpoint layout; parameter names are BERT's, and one for the random features. Differences from
+the original: the paper's networks are pre-norm and have no segment embeddings; random features are drawn once, not
+periodically; attention has no dropout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """RoBERTa (Liu et al., 2019, arXiv:1907.11692) and models with its architecture and layout.
 
 These are XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116) and CamemBERT (Martin et al., 2020, arXiv:1911.03894).
-Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
+Differences from the original: attention dropout is off by default; classifiers have no dropout before their first
+linear layer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Map published names (prefix `name`) to pretune's for RoBERTa; `encoder` replaces BERT's pairs of names."""
+    """Return the table of published and pretune parameter names of RoBERTa or a model like it.
+
+    Published names begin with `name`; `rows` are further pairs of names, and `encoder`, if given, replaces the pairs of
+    BERT's embeddings and layers.
+    """
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,

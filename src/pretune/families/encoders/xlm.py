@@ -1,4 +1,7 @@
-"""XLM (Lample and Conneau, 2019, arXiv:1901.07291). Departures: attention dropout is off by default."""
+"""XLM (Lample and Conneau, 2019, arXiv:1901.07291).
+
+Differences from the original: attention dropout is off by default.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ BEAM_KEYS = dict.fromkeys(
 
 
 def beam_head(prefix: str = "") -> dict[str, str]:
-    """Map parameter names of XLM's and XLNet's beam-search question-answering head to a description for messages."""
+    """Return the parameter names of the question-answering head with beam search of XLM and XLNet, with a description.
+
+    pretune does not support this head; `prefix` begins the names.
+    """
     ends = ("dense_{i}.{p}", "LayerNorm.{p}")
     names = ("start_logits.dense.{p}", *(f"end_logits.{end}" for end in ends), "answer_class.dense_{i}.{p}")
     return {f"{prefix}{name}": "the question-answering head with beam search" for name in names}

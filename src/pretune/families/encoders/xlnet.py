@@ -3,8 +3,8 @@
 A memory of `mem_len` tokens is used in stateful batches. Each layer has its own content and position biases, as in the
 released checkpoints.
 
-Departures: attention dropout is off (the published models use `dropout` there too); position embeddings and the last
-hidden states have no dropout.
+Differences from the original: attention dropout is off (the published models use `dropout` there too); position
+embeddings and the last hidden states have no dropout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """ELMo (Peters et al., 2018, arXiv:1802.05365): forward and backward LSTMs with projections over a character CNN.
 
-Departures: in pretraining, words outside the vocabulary are unknown tokens (afterward they are read by character); the
-softmax is full (the paper samples 8192 negatives); cells and projections are not clipped, which no fast kernel
-supports, unless `cell_clip` and `proj_clip` are set, as for the published weights, which therefore run step by step.
+Differences from the original: in pretraining, words outside the vocabulary are unknown tokens (afterward they are read
+by character); the softmax is full (the paper samples 8192 negatives); cells and projections are not clipped, since no
+fast kernel supports clipping. The published weights set `cell_clip` and `proj_clip`, so they run with clipping, step by
+step and more slowly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The published checkpoints of ELMo: options.json and an .hdf5 file of weights (Peters et al., 2018).
 
-Matrices are transposed, gates are in TensorFlow's order (input, candidate, forget, output), and 1 is to be added to the
+Matrices are transposed, gates are in TensorFlow's order (input, candidate, forget, output), and 1 must be added to the
 bias of the forget gate.
 """
 
@@ -34,12 +34,12 @@ def is_published(folder: Path) -> bool:
 
 
 def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
-    """Return the configuration and parameters of a published ELMo; `vocabulary` is the size of its vocabulary."""
+    """Return the configuration and parameters of an ELMo checkpoint; `vocabulary` is the size of its vocabulary."""
     h5py = import_optional("h5py", "reading .hdf5 files")
     options_file, weights_file = _files(folder)
     if options_file is None or weights_file is None:
         raise PretuneError(
-            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing; add it"
+            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of the two is missing; add the missing file to the folder"
         )
     config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
     try:
@@ -54,7 +54,7 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
     wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
     if wrong:
         raise PretuneError(
-            f"{folder}: {OPTIONS} and the weights disagree on the shapes of {', '.join(sorted(wrong))}; use files that belong together"
+            f"{folder}: {OPTIONS} and the weights disagree on the shapes of {', '.join(sorted(wrong))}; use the two files of one published model"
         )
     check_finite(tensors, weights_file)
     return config, tensors
@@ -75,7 +75,7 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
 
     def option(section: Mapping[str, Any], key: str, kind: Any) -> Any:
         if key not in section:
-            raise PretuneError(f"{where}: the key '{key}' is missing; this is not an options.json of ELMo")
+            raise PretuneError(f"{where}: the key '{key}' is missing; use the options.json of a published ELMo")
         return validate_schema(section[key], kind, f"{where}: {key}")
 
     sizes = {
@@ -93,8 +93,8 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
     check_number(f"{where}: n_highway", sizes["highways"], FEW)
     if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
         raise PretuneError(
-            f"{where}: the activation {activation!r} is not supported, or filters are missing; use the "
-            "options.json of a published ELMo"
+            f"{where}: char_cnn.activation is {activation!r}, which is not supported, or char_cnn.filters is missing; "
+            "use the options.json of a published ELMo"
         )
     return ElmoConfig(
         vocab_size=vocabulary,

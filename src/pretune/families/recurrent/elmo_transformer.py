@@ -1,8 +1,8 @@
 """ELMo's biLM with Transformer layers (Peters et al., 2018a, arXiv:1802.05365; 2018b, arXiv:1808.08949).
 
-There is no published checkpoint layout; parameter names are pretune's own. Departures: subwords instead of a character
-CNN; the output matrix is tied to the token embedding; the backward stack counts positions from the end of a sequence;
-attention dropout is off.
+There is no published checkpoint layout; parameter names are pretune's own. Differences from the original: subwords
+instead of a character CNN; the output matrix is tied to the token embedding; the backward stack counts positions from
+the end of a sequence; attention dropout is off.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def build(config: ElmoTransformerConfig) -> BidirectionalBackbone:
 
 
 def _rows(stack: str) -> list[Row]:
-    """Return (published name, pretune name) pairs for the layers of one direction; `stack` is its module name."""
+    """Return pairs of published and pretune parameter names for the layers of one direction.
+
+    `stack` is the module name of that direction.
+    """
     layer = f"{stack}.layers.{{i}}"
     attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
     feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")

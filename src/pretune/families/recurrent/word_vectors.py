@@ -1,7 +1,8 @@
 """Static word vectors as a baseline model without layers: word2vec, GloVe, fastText.
 
-Mikolov et al., 2013 (arXiv:1301.3781); Pennington et al., 2014; Bojanowski et al., 2017 (arXiv:1607.04606). Word order
-is lost, and a separator has no effect: the two texts of a pair are segments, which are pooled separately.
+Mikolov et al., 2013 (arXiv:1301.3781); Pennington et al., 2014; Bojanowski et al., 2017 (arXiv:1607.04606). The model
+ignores the order of words and separators between texts; the two texts of a pair are told apart by their segments, which
+are pooled separately.
 """
 
 from __future__ import annotations

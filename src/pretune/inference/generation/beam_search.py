@@ -19,13 +19,19 @@ class Hypothesis:
 
 
 def candidate_count(width: int, ends: Collection[int]) -> int:
-    """Return how many candidates to consider so that `width` of them continue even if each beam has all end tokens."""
+    """Return how many of the most likely continuations of all beams to consider in each step of a beam search.
+
+    The number is large enough that `width` beams remain even if the end tokens (`ends`) of all beams are among them.
+    """
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class BeamSearch:
-    """A beam search for one prompt, which stops when no beam scores higher than the worst of `width` finished texts."""
+    """A beam search for one prompt with `width` beams.
+
+    It stops when `width` texts are finished and no beam scores higher than the worst of them.
+    """
 
     width: int  # number of beams
     limit: int  # the most new tokens
@@ -36,9 +42,10 @@ class BeamSearch:
     finished: list[Hypothesis] = field(default_factory=list)  # finished texts, best first
 
     def step(self, scores: Tensor, tokens: Tensor) -> list[int]:
-        """Extend each beam by one token, and return, for each new beam, the index of the old beam it continues.
+        """Extend the beams by one token, and return, for each new beam, the index of the old beam that it continues.
 
-        `scores` are the log-probabilities of the candidates of each beam and `tokens` their ids, (beams, candidates) each.
+        `scores` has the log-probabilities of the candidates for the next token of each beam, and `tokens` the ids of
+        these candidates, (beams, candidates) each.
         """
         total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
         found = total.flatten().topk(min(candidate_count(self.width, self.ends), total.numel()))

@@ -52,12 +52,12 @@ class GenerationConfig:
         lowest = {"max_new_tokens": 1, "top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0}
         for name, least in lowest.items():
             if (value := getattr(self, name)) is not None and value < least:
-                raise PretuneError(f"{name} {value} is too small; give {least} or more")
+                raise PretuneError(f"{name}={value} is too small; give {least} or more")
         for name in ("temperature", "top_p", "repetition_penalty"):
             if (value := getattr(self, name)) is not None and not value > 0:
-                raise PretuneError(f"{name} {value:g} is not positive; give a number above 0")
+                raise PretuneError(f"{name}={value:g} is not positive; give a number above 0")
         if self.top_p is not None and self.top_p > 1:
-            raise PretuneError(f"top_p {self.top_p:g} is not a probability; give at most 1")
+            raise PretuneError(f"top_p={self.top_p:g} is not a probability; give a number above 0 and up to 1")
         for name in ("stop", "choices"):
             if any(not text.strip(" ") for text in getattr(self, name)):
                 raise PretuneError(
@@ -80,13 +80,19 @@ class DecodingSession:
     def __init__(
         self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
     ) -> None:
-        """Create a key-value cache for `sequences` sequences of up to `slots` tokens; `source`: the encoder's input."""
+        """Create a key-value cache for `sequences` sequences of up to `slots` tokens.
+
+        `source` is the input of the encoder, for encoder-decoders; `head` is the name of the language-model head.
+        """
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the next tokens of every sequence, and return the logits after the last one, (sequences, vocabulary)."""
+        """Read further tokens of every sequence, and return the logits of the next token, (sequences, vocabulary).
+
+        `ids` has one or more token ids for each sequence.
+        """
         tokens = self.backbone.embed.tokens
         lengths = np.array([len(chunk) for chunk in ids])
         first = np.cumsum(lengths) - lengths
@@ -97,13 +103,16 @@ class DecodingSession:
         return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the cache so that sequence i continues from sequence rows[i]."""
+        """Reorder the cache, such that sequence i continues what has been sequence rows[i] so far."""
         if list(rows) != list(range(len(self.cache.used))):
             self.cache.select(np.array(rows, dtype=np.int64))
 
 
 def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
-    """Yield the row numbers of each batch, longest rows first; row i needs `slots[i]` cached tokens per beam."""
+    """Yield, for each batch, the indices of the prompts in it, the longest prompts first.
+
+    Prompt i needs `slots[i]` tokens in the cache for each of its `beams`.
+    """
     order = sorted(range(len(slots)), key=lambda row: -slots[row])
     few, many = ROWS
     while order:
@@ -125,9 +134,10 @@ def generate_texts(
 ) -> list[Hypothesis]:
     """Continue prompts by greedy decoding, sampling or beam search, and return the generated texts.
 
-    `rows` number the prompts, so that the random draws of a prompt do not depend on the batch. `limits` are the largest
-    numbers of new tokens, one per prompt, and `end` are the tokens that end a text. `allowed` maps the tokens generated so far
-    to those that may follow, and `ended` tells whether the tokens generated so far are a finished text.
+    `rows` has a number for each prompt that seeds its random draws, so that these do not depend on the batch. `limits`
+    has the maximum number of new tokens for each prompt, and `end` the ids of the tokens that end a text. `allowed` is
+    a function from the tokens generated so far to the tokens that may follow, and `ended` a function that returns
+    whether the tokens generated so far are a finished text.
     """
     if decoding.num_beams > 1:
         return beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
@@ -145,7 +155,11 @@ def sample_steps(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> Iterator[list[Hypothesis]]:
-    """Continue prompts by greedy decoding or sampling; yield the texts after each token (see `generate_texts`)."""
+    """Continue prompts by greedy decoding or sampling; after each token, yield the continuations so far, one per prompt.
+
+    `rows` has a number for each prompt that seeds its random draws, and `limits` the largest
+    numbers of new tokens of each. `generate_texts` explains the other parameters.
+    """
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
@@ -236,7 +250,7 @@ class TextGenerator:
         return cls(model, chosen)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the token ids of a prompt, with special tokens before it; an empty prompt starts a new document."""
+        """Return the token ids of a prompt after its special tokens; an empty prompt gives the document start."""
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
         ids += tokenizer.encode(prompt)
@@ -262,7 +276,10 @@ class TextGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield a prompt's continuation in pieces, then return a dictionary as in `generate`; `row` seeds sampling."""
+        """Yield the continuation of a prompt in pieces; the generator's return value is a dictionary as in `generate`.
+
+        `row` is the number of the prompt, on which the random draws of sampling depend.
+        """
         check_streamable(decoding)
         tokenizer = self.model.require_tokenizer()
         prompt = prompt.rstrip(" ") if decoding.choices else prompt
@@ -287,7 +304,12 @@ class TextGenerator:
     def plan(
         self, prompts: Sequence[list[int]], decoding: GenerationConfig
     ) -> tuple[GenerationConfig, AllowedTokens | None, list[int]]:
-        """Return decoding settings, a function to the allowed next tokens (None: all), and a token limit per prompt."""
+        """Return the decoding settings, the allowed tokens, and the limits with which tokenized prompts are continued.
+
+        If `decoding` has choices, the settings are changed to allow their length, and the second result is a function
+        from the tokens generated so far to the tokens that may follow; otherwise it is None. There is one limit of new
+        tokens per prompt.
+        """
         longest = self.model.backbone.max_positions or 1 << 30
         if not decoding.choices:
             return decoding, None, [min(decoding.max_new_tokens, longest - len(prompt)) for prompt in prompts]
@@ -295,11 +317,11 @@ class TextGenerator:
         spelled = {choice: tokenizer.encode(f" {choice}") for choice in decoding.choices}
         if not self.ends:
             raise PretuneError(
-                "choices need a tokenizer with a token that ends a text, and this one has none; leave out the choices"
+                "choices need a tokenizer with a token that ends a text, and this one has none; generate without choices"
             )
         for choice, ids in spelled.items():
             if not ids or set(ids) & {*self.ends, tokenizer.roles.get("unknown", -1)}:
-                raise PretuneError(f"choice {choice!r}: this tokenizer cannot spell it; choose another word")
+                raise PretuneError(f"choice {choice!r}: the model's tokenizer cannot represent it; choose another word")
         trie = TokenTrie([*ids, *self.ends] for ids in spelled.values())
         if max(map(len, prompts)) + trie.longest > longest:
             raise PretuneError(
@@ -309,7 +331,7 @@ class TextGenerator:
         return replace(decoding, max_new_tokens=trie.longest), trie.after, [trie.longest] * len(prompts)
 
     def generate_ids(self, prompts: Sequence[list[int]], decoding: GenerationConfig, end: set[int]) -> list[Hypothesis]:
-        """Generate a continuation of each tokenized prompt, up to one of the `end` tokens."""
+        """Continue each tokenized prompt; a continuation ends before its first token that is in `end`, or at its limit."""
         decoding, allowed, limits = self.plan(prompts, decoding)
         ended = stop_condition(decoding.stop, self.model.require_tokenizer())
         if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.num_beams) > FEW:

@@ -14,10 +14,11 @@ AllowedTokens = Callable[[Sequence[int]], Collection[int]]  # the tokens generat
 
 
 def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
-    """Return logits or log-probabilities (b, vocabulary) in which repeated tokens or n-grams are less likely.
+    """Return logits or log-probabilities in which tokens that repeat the history are less likely, (b, vocabulary).
 
-    `penalty` makes every token of a sequence's history less likely (Keskar et al., 2019, arXiv:1909.05858). With `ngram`, no
-    token may complete an n-gram that is already in the history (Paulus et al., 2018, arXiv:1705.04304).
+    `histories` has the token ids of each of the b sequences so far. A `penalty` above 1 makes every token of the
+    history less likely (Keskar et al., 2019, arXiv:1909.05858). If `ngram` is above 0, a token that would complete an
+    n-gram of this length that is already in the history gets -inf (Paulus et al., 2018, arXiv:1705.04304).
 
     >>> penalize_repetition(torch.tensor([[2.0, -1.0, 1.0]]), [[0, 1]], penalty=2.0, ngram=0).tolist()
     [[1.0, -2.0, 1.0]]
@@ -37,7 +38,9 @@ def penalize_repetition(logits: Tensor, histories: Iterable[Sequence[int]], pena
 
 
 def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: AllowedTokens | None) -> Tensor:
-    """Set logits, (b, vocabulary), to -inf except for tokens that `allowed` returns for the tokens written in each row.
+    """Return logits, (b, vocabulary), in which all tokens that are not allowed are -inf.
+
+    `allowed` is a function from the tokens generated so far in a row (`written`) to the tokens that may follow.
 
     >>> mask_disallowed(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
     [[-inf, -1.0, 1.0]]
@@ -56,10 +59,11 @@ def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: A
 def sample(
     logits: Tensor, chance: Array, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> list[int]:
-    """Sample one token per row of logits (b, vocabulary), given a uniform number in [0, 1) per row.
+    """Return one sampled token id per row of logits, (b, vocabulary).
 
-    `top_k` keeps the k most likely tokens; `top_p` keeps the most likely tokens whose total probability is at least this
-    (nucleus sampling, Holtzman et al., 2020, arXiv:1904.09751).
+    `chance` has a uniform random number in [0, 1) per row. `top_k` restricts sampling to the k most likely tokens, and
+    `top_p` to the smallest set of most likely tokens with at least this total probability (nucleus sampling, Holtzman
+    et al., 2020, arXiv:1904.09751).
 
     >>> sample(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
     [1]
@@ -84,7 +88,10 @@ def sample(
 
 
 def _likeliest(probabilities: Tensor, enough: float) -> tuple[Tensor, Tensor]:
-    """Return each row's largest probabilities that sum to `enough`, and their tokens, without a complete sort."""
+    """Return the most likely tokens of each row, most likely first, as probabilities and token ids, (b, tokens) each.
+
+    In every row, they have a total probability of at least `enough`, or are the whole vocabulary.
+    """
     count = 64
     while True:
         found, tokens = probabilities.topk(min(count, probabilities.shape[1]))

@@ -65,7 +65,10 @@ class Seq2SeqGenerator:
         return self.task.tokenize_examples(data, self.model.backbone.max_positions or LENGTH)  # type: ignore[no-any-return]
 
     def plan(self, decoding: GenerationConfig) -> tuple[GenerationConfig, Any]:
-        """Return decoding settings, and a function from generated to allowed next tokens (None if all are allowed)."""
+        """Return decoding settings with room for the choices, and a function that gives the allowed next tokens.
+
+        The function is None if there are no choices, so that every token may follow.
+        """
         if not decoding.choices:
             return decoding, None
         closed = replace(self.task, constrained=True, labels=decoding.choices)
@@ -82,7 +85,10 @@ class Seq2SeqGenerator:
 
     @torch.inference_mode()
     def stream(self, prompt: str, decoding: GenerationConfig, row: int = 0) -> Generator[str, None, dict[str, Any]]:
-        """Yield the text for an input in pieces, then return a dictionary as in `generate`; `row` seeds sampling."""
+        """Yield the text for an input in pieces; the generator's return value is a dictionary as in `generate`.
+
+        `row` is the number of the input, on which the random draws of sampling depend.
+        """
         check_streamable(decoding)
         tokenizer, (decoding, allowed) = self.model.require_tokenizer(), self.plan(decoding)
         begin, end = target_frame(self.model, self.task)

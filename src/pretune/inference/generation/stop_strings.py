@@ -10,7 +10,7 @@ StopCondition = Callable[[Sequence[int]], bool]  # the generated tokens → whet
 
 
 def stop_condition(stop: Sequence[str], tokenizer: Tokenizer) -> StopCondition | None:
-    """Return a function that tells whether generated tokens end with a stop string; None without stop strings."""
+    """Return a function that checks whether generated tokens contain a stop string; None without stop strings."""
     if not stop:
         return None
     tail = 4 * max(map(len, stop)) + 1  # a character has at most four bytes, and a byte is at most one token
@@ -28,7 +28,7 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class TextStream:
-    """A stream of the new parts of a growing text; incomplete characters and possible stop strings are held back.
+    """Splits a growing text into pieces for streaming; incomplete characters and possible stop strings are held back.
 
     >>> pieces = TextStream(["END"])
     >>> [pieces.update("a st"), pieces.update("a story E"), pieces.update("a story END", complete=True)]
@@ -39,7 +39,7 @@ class TextStream:
         self.stop, self.emitted = stop, ""
 
     def update(self, text: str, complete: bool = False) -> str:
-        """Return the part of the text so far that is new and final; `complete` means that the text is finished."""
+        """Return the new part of a growing text that is final; `complete` is true at the end of the text."""
         text = truncate_at_stop(text, self.stop)
         if not complete:
             held = [size for string in self.stop for size in range(1, len(string)) if text.endswith(string[:size])]

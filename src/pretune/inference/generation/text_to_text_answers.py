@@ -39,7 +39,10 @@ def generate_for_sequences(
     allowed: AllowedTokens | None = None,
     ended: StopCondition | None = None,
 ) -> list[Hypothesis]:
-    """Generate a text for each input sequence of a task, in batches of similar length; return the texts in order."""
+    """Generate a text for each input sequence of a task, in batches of similar length; return the texts in order.
+
+    `allowed` and `ended` are those of `causal_generation.generate_texts`.
+    """
     begin, end = target_frame(model, task)
     longest = model.backbone.max_positions or 1 << 30
     found: dict[int, Hypothesis] = {}
@@ -57,14 +60,17 @@ def generate_for_sequences(
 
 
 def target_frame(model: Model, task: Any) -> tuple[list[int], set[int]]:
-    """Return the ids of the tokens with which a decoder starts a text, and those of the tokens that end it."""
+    """Return the ids of the special tokens with which a target starts, and of those with which it ends."""
     _, frame = task.unwrapped.frames(model.family.template)
     place, tokenizer = frame.index("A"), model.require_tokenizer()
     return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
 
 
 def generation_batches(arrangement: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
-    """Yield batches of input sequences of similar length, with room for `tokens` new tokens and `times` beams each."""
+    """Yield batches of input sequences of similar length, small enough for text generation.
+
+    Each sequence needs memory for `tokens` new tokens, and for `times` beams or candidates.
+    """
     order = np.argsort(arrangement.lengths, kind="stable")
     while len(order):
         # costs[i]: tokens of the first i + 1 sequences, padded to the longest of them

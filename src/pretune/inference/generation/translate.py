@@ -23,7 +23,7 @@ from pretune.objectives.seq2seq.source_target import with_target_side
 from pretune.objectives.seq2seq.translate import Translate
 from pretune.packed import Packed, pack_lists
 from pretune.runtime.devices import choose_device
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, quote
 from pretune.text.tokenizers.template import Template
 
 SPARE = 10  # a translation may have twice as many tokens as its source, and this many more
@@ -36,12 +36,15 @@ class EnsembleSession:
         self.members = members
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read the next tokens of each sequence; return the log of mean probabilities, (sequences, vocabulary)."""
+        """Read further tokens of each sequence; return log-probabilities of the next token, (sequences, vocabulary).
+
+        The probabilities are means over the models.
+        """
         expected = torch.stack([member.read(ids).log_softmax(-1) for member in self.members])
         return expected.logsumexp(0) - log(len(self.members))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the caches of all models so that sequence i continues from sequence rows[i]."""
+        """Reorder the caches of all models, such that sequence i continues what has been sequence rows[i] so far."""
         for member in self.members:
             member.select(rows)
 
@@ -123,7 +126,10 @@ class Translator:
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """Return a decoding session for tokenized sources with room for `slots` tokens; several models are averaged."""
+        """Return a decoding session for tokenized sources with room for `slots` tokens per translation.
+
+        With several models, it averages their next-token probabilities.
+        """
         packed = pack_lists(sources).to(self.device)
         members = [DecodingSession(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else EnsembleSession(members)
@@ -142,10 +148,18 @@ class Translator:
             found.append(align_words(weights[len(begin) - 1 :].float().cpu().numpy(), source, ids, tokenizer))
         return found
 
+    def align_target(self, text: str, target: str) -> WordAlignment:
+        """Return the word alignment of a text with a given target, from cross-attention weights; both may be truncated."""
+        longest = min(model.backbone.max_positions or 1 << 30 for model in self.models) - len(self.begin)
+        ids = self.models[0].require_tokenizer().target.encode(target)[:longest]
+        if not ids:
+            raise PretuneError(f"the target {quote(target)} has no tokens to align; give a text with words")
+        return self.align([text], [Hypothesis(ids, 0.0, ended=True)])[0]
+
     def describe(
         self, texts: Sequence[str], written: Sequence[Hypothesis], alignments: bool = False
     ) -> list[dict[str, Any]]:
-        """Return one row per text with its translation (`written`), score and, if given, its word alignment."""
+        """Return one dictionary per text with its translation (`written`), score and, with `alignments`, alignment."""
         tokenizer = self.models[0].require_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

@@ -13,5 +13,5 @@ def bundled_names() -> tuple[str, ...]:
 
 
 def bundled_folder(name: str) -> Path:
-    """Return the folder of a model that comes with pretune, given its name."""
+    """Return the folder of a model that comes with pretune, given a name from `bundled_names`."""
     return HERE / name

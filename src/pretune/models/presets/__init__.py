@@ -1,4 +1,4 @@
-"""Presets: pretraining recipes as YAML files, one per published system, with its source and known departures."""
+"""Presets: pretraining recipes as YAML files, one per published system, with its source and the differences from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pretune.runtime.plugins import entry_point_files, yaml_files
 from pretune.runtime.recipe import merge_recipes, read_recipe
 
 GROUP = "pretune.presets"
-SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "monitor")
+SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "monitor", "finetuning")
 KEYS = ("like", "source", "departures", "family", "objective", *SECTIONS)
 
 
@@ -39,9 +39,9 @@ def is_preset(name: str) -> bool:
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a preset by name or from a .yaml file, merged with the one that it names under `like`.
+    """Return a preset by name or from a .yaml file, merged with the preset that its key `like` names, if any.
 
-    `via` has the presets that inherit from this one, to detect cycles.
+    `via` has the names of the presets through which this one was reached, to detect cycles.
 
     >>> find_preset("bert-base")["config"]["hidden_size"]
     768
@@ -79,7 +79,7 @@ def _file_of(name: str) -> Path:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the content of a preset file of the user or of an installed package, after a check of its keys."""
+    """Return the content of a preset file that is not part of pretune, after a check of its keys."""
     content = read_recipe(file)
     if unknown := [key for key in content if key not in KEYS]:
         raise PretuneError(f"{file}: unknown key {unknown[0]!r}; {suggest(unknown[0], KEYS)}")

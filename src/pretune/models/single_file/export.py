@@ -54,12 +54,12 @@ TEXTS = (
     "",
     "Prices rose by 3.5 % in March;\tnobody — not even Zoë 😀 — had expected that.",
 )
-ADVICE = "export it with --format hf, or use it with pretune"
+ADVICE = "export it in another format, or use it with pretune"
 
 
 @dataclass
 class Exported:
-    """What an exported Python file contains besides the backbone: a head, a class for its users, and constants."""
+    """What an exported Python file contains besides the backbone: a head, the class that users call, and constants."""
 
     kind: type[interface.TextModel]
     head: str
@@ -76,7 +76,8 @@ class Exported:
 def export_single_file(model: Model, folder: Path, objectives: Sequence[Objective] = (), head: str | None = None, license: str | None = None) -> dict[str, Any]:  # fmt: skip
     """Write model.py, model.safetensors, tokenizer.json and README.md for a model; return what was written.
 
-    `objectives` are those of the model's heads; `head` names the one to keep ("none": only embeddings), by default its task.
+    `objectives` are those of the model's heads. `head` is the name of the head to export, or "none" for text embeddings
+    only; by default, the head of the model's task is exported. `license` is that of the weights.
     """
     check_supported(model)
     exported = choose_head(model, objectives, head)
@@ -114,9 +115,7 @@ def check_supported(model: Model) -> None:
             f"{model.family.name} models cannot be written as a single file, only {', '.join(FAMILIES)}; {ADVICE}"
         )
     if model.shape.linear:
-        raise PretuneError(
-            "quantized models cannot be written as a single file; export the model from which it was quantized"
-        )
+        raise PretuneError("quantized models cannot be written as a single file; export the model before quantization")
     model.require_tokenizer()
 
 
@@ -135,7 +134,10 @@ def causal_attention(root: Network) -> Iterator[None]:
 
 
 def choose_head(model: Model, objectives: Sequence[Objective], head: str | None) -> Exported:
-    """Return the head to export, the one named `head` or by default that of the task, and its interface."""
+    """Return the head to export with its interface: the head named `head`, by default that of the model's only task.
+
+    Without a task, the default is a language-model head; without a head, or for "none", text embeddings.
+    """
     heads = model.root.heads
     by_name = {part.name: part for part in objectives if part.name in heads}
     if head == "none":
@@ -153,10 +155,21 @@ def choose_head(model: Model, objectives: Sequence[Objective], head: str | None)
 
 
 def exported_head(model: Model, objective: Objective) -> Exported:
-    """Return the head of an objective with its interface and constants for the exported file, or raise an error."""
+    """Return the head of an objective with its interface and constants for the exported file.
+
+    Raise an error if single files do not support the head.
+    """
     task: Any = objective.unwrapped if isinstance(objective, Task) else objective
     name, module = objective.name, model.root.heads[objective.name]
     model.require_trained(name, f"this {model.family.name}", "train it first")
+    if model.bag_of_words is not None:
+        raise PretuneError(
+            f"the predictions of this model are averaged with a bag of words, which a single file cannot contain; {ADVICE}"
+        )
+    if isinstance(module, LayerFeaturesHead) and not any(True for _ in module.features.parameters()):
+        raise PretuneError(
+            f"the head {name} uses the outputs of selected layers, which single-file export does not support; {ADVICE}"
+        )
     settings = frame_settings(model) | {"READS_ALL_LAYERS": isinstance(module, LayerFeaturesHead)}
     match task:
         case Classify():
@@ -199,7 +212,10 @@ def embedder(
     embedding: TextEmbedding | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Exported:
-    """Return the head for text embeddings in the exported file: `module`, or else a pooling of the last layer."""
+    """Return the head for text embeddings in an exported file: `module` or, if None, a pooling of the last layer.
+
+    `name` is the name of the head, `embedding` has its settings, and `settings` the constants of the exported file.
+    """
     embedding = embedding or model.embedding or TextEmbedding()
     settings = settings or frame_settings(model)
     tokens = prompt_tokens(
@@ -322,7 +338,7 @@ is licensed under Apache-2.0; {license_of_weights(license)}
 def check_outputs(
     model: Model, root: Network, exported: Exported, source: str, tensors: dict[str, Tensor], tokenizer: str
 ) -> None:
-    """Raise an error if the exported file `source` computes other hidden states or outputs than the model."""
+    """Raise an error if the Python code `source` computes hidden states or outputs other than the model's."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_file(tensors, folder / WEIGHTS)
@@ -347,7 +363,7 @@ def check_outputs(
             difference = float((expected - found).abs().max()) / max(1.0, float(expected.abs().max()))
             if not difference < TOLERANCE:  # also true for NaN
                 raise PretuneError(
-                    f"{model.family.name}: the single file differs from the model by {difference:.2g} of the largest value, so "
+                    f"{model.family.name}: the outputs of the single file differ from the model's by {difference:.2g} of the largest value, so "
                     "it is not usable; please report this as a bug"
                 )
 

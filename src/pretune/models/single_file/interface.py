@@ -183,10 +183,11 @@ class Classifier(TextModel):
                 shares = dict.fromkeys(shares)
             best = max(values)
             if MULTI_LABEL:
-                chosen = [label for label, value in zip(LABELS, values, strict=True) if value >= THRESHOLD]
-                answers.append({"labels": chosen if any(row) else None, "probabilities": shares})
+                several = [label for label, value in zip(LABELS, values, strict=True) if value >= THRESHOLD]
+                answers.append({"labels": several if any(row) else None, "probabilities": shares})
             else:
-                label, share = (LABELS[values.index(best)], best) if any(row) else (None, None)
+                chosen = values.index(best) if THRESHOLD == 0.5 or len(values) != 2 else int(values[1] >= THRESHOLD)
+                label, share = (LABELS[chosen], values[chosen]) if any(row) else (None, None)
                 answers.append({"label": label, "probability": share, "probabilities": shares})
         return answers
 
@@ -284,7 +285,8 @@ class MaskFiller(TextModel):
         for row in self.probabilities(ids, gaps):
             best = row.topk(top_k)
             tokens = [self.tokenizer.decode([int(token)]).strip() for token in best.indices]
-            found.append([{"token": t, "probability": float(p)} for t, p in zip(tokens, best.values, strict=True)])
+            rows = zip(tokens, best.values.tolist(), best.indices.tolist(), strict=True)
+            found.append([{"token": token, "probability": p, "id": i} for token, p, i in rows])
         left = list(gaps)
         while left:  # the most confident first
             probabilities = self.probabilities(ids, left)

@@ -28,7 +28,7 @@ FOR_ANNOTATIONS = {
 
 
 def loaded(node: ast.AST) -> set[str]:
-    """Return all names that a syntax tree contains, including those in annotations."""
+    """Return all names of variables, functions, and classes in a syntax tree, including those in annotations."""
     return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
@@ -49,7 +49,10 @@ def drop_annotations(node: ast.AST, known: Collection[str]) -> None:
 
 
 def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collection[str]) -> dict[str, ast.stmt]:
-    """Return the definitions that the code `end` needs; remove uncalled methods of classes, unless `public`."""
+    """Return the definitions that the last part of the file, `end`, needs, directly or through other definitions.
+
+    Methods that nothing calls are removed from classes, except for the `public` ones.
+    """
     known = {*definitions, *FOR_ANNOTATIONS}
     for node in definitions.values():
         drop_annotations(node, known)
@@ -74,13 +77,16 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
 
 
 def measures_batches(node: ast.AST) -> bool:
-    """Return whether the code in a syntax tree takes the length of a batch, len(packed)."""
+    """Return whether the code in a syntax tree contains len(packed), the number of tokens of a batch."""
     calls = (x for x in ast.walk(node) if isinstance(x, ast.Call) and x.args)
     return any(isinstance(x.args[0], ast.Name) and x.args[0].id == "packed" and isinstance(x.func, ast.Name) and x.func.id == "len" for x in calls)  # fmt: skip
 
 
 def is_used(line: ast.stmt, attributes: Collection[str]) -> bool:
-    """Return whether a method or a field of a class is needed, given the names of all attributes that are read."""
+    """Return whether the definition of a method or a field of a class is needed.
+
+    `attributes` has the names of all attributes that the code of the file reads.
+    """
     if isinstance(line, ast.FunctionDef):
         return line.name in attributes or line.name in ("forward", "__init__")
     return not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.target.id in attributes
@@ -100,7 +106,7 @@ def import_lines(imports: Mapping[str, str]) -> str:
 
 
 def write_source(header: str, imports: Mapping[str, str], definitions: Mapping[str, ast.stmt], end: str, public: Collection[str]) -> str:  # fmt: skip
-    """Return the source of an exported file; `public` are the methods that users call, `end` is its last part."""
+    """Return the source of an exported file; `public` are the methods for users, `end` is the last part of the file."""
     tail = ast.parse(end)
     kept = prune(definitions, tail, public)
     constants = [node for node in kept.values() if isinstance(node, ast.Assign)]
@@ -139,7 +145,7 @@ def same_code(text: str, other: str) -> bool:
 
 
 def comment_of(node: ast.stmt) -> str:
-    """Return the comment behind a constant where pretune's source defines it, or "" if there is none."""
+    """Return the comment that follows a constant on its line in pretune's source, or "" if there is none."""
     names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
     found = re.search(rf"^{names[0]}\b[^#\n]*(  # .*)$", inspect.getsource(interface), re.MULTILINE)
     return found[1] if found else ""

@@ -1,7 +1,7 @@
-"""Partial evaluation of Python source: fold what is known of a model, and drop the code that cannot be reached.
+"""Partially evaluate Python source: replace expressions whose values are known for a model, and drop unreachable code.
 
-Known are the attributes of the modules of a network (`self.norm is None`), constant arguments, that the network does not train, and
-that no custom kernel runs. What is not known stays as it is.
+What is known: the attributes of the modules of a network (`self.norm is None`), constant arguments, that the network does not train, and
+that no custom kernel runs. Expressions with unknown values stay as they are.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Same:
-    """The values, modules or tensors, that one expression has in several instances of a class."""
+    """The values (modules or tensors) that one expression, such as `self.norm`, has in several instances of a class."""
 
     values: tuple[Any, ...]
 
 
 @dataclass
 class Scope:
-    """What is known about a function before it runs: constants, the modules that are `self`, and its globals."""
+    """The values that are known before a function runs: constants, the modules that are its `self`, and its globals."""
 
     names: Mapping[str, Any]  # the globals of the module
     instances: tuple[nn.Module, ...] = ()
@@ -170,19 +170,19 @@ class Folding(ast.NodeTransformer):
         self.scope = scope
 
     def visit_If(self, node: ast.If) -> Any:
-        """Replace a conditional statement with a known condition by the branch that runs."""
+        """Replace a conditional statement whose condition is known with the branch that runs."""
         chosen = truth(self.scope.evaluate(node.test))
         if chosen is UNKNOWN:
             return self.generic_visit(node)
         return [done for line in (node.body if chosen else node.orelse) for done in as_list(self.visit(line))]
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
-        """Replace a conditional expression with a known condition by the expression that is chosen."""
+        """Replace a conditional expression whose condition is known with the expression that is chosen."""
         chosen = truth(self.scope.evaluate(node.test))
         return self.generic_visit(node) if chosen is UNKNOWN else self.visit(node.body if chosen else node.orelse)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """Remove the known operands of `and` and `or`."""
+        """Replace `and` and `or` by their value if it is known, or else remove operands with known values."""
         known = self.scope.evaluate(node)
         if known is not UNKNOWN:
             return ast.Constant(known)
@@ -191,7 +191,7 @@ class Folding(ast.NodeTransformer):
         return self.visit(values[0]) if len(values) == 1 else ast.BoolOp(node.op, [self.visit(x) for x in values])
 
     def visit_Match(self, node: ast.Match) -> Any:
-        """Replace a `match` statement on a known string by the case that runs."""
+        """Replace a `match` statement on a known string with the body of the case that runs."""
         known = self.scope.evaluate(node.subject)
         if known is UNKNOWN:
             return self.generic_visit(node)
@@ -212,7 +212,7 @@ class Folding(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> Any:
-        """Replace a list comprehension over known values by a list of its elements."""
+        """Replace a list comprehension over known values with a list of its elements."""
         (loop, *further) = node.generators
         known = self.scope.evaluate(loop.iter)
         if further or loop.ifs or not isinstance(loop.target, ast.Name) or not isinstance(known, tuple):
@@ -231,7 +231,7 @@ class Folding(ast.NodeTransformer):
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Split constants off an assignment to several names, as separate assignments."""
+        """Split an assignment such as `a, b = 1, x` into one of constants and one of other values."""
         target, value = node.targets[0], node.value
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
             pairs = list(zip(target.elts, value.elts, strict=True))
@@ -250,13 +250,13 @@ class Folding(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> Any:
-        """Replace a name whose value is a known constant by that constant."""
+        """Replace a name whose value is a known constant with that constant."""
         if isinstance(node.ctx, ast.Load) and node.id in self.scope.constants:
             return as_node(self.scope.constants[node.id])
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        """Replace an attribute of `context` or `packed` that is constant in exported code by its value."""
+        """Replace an attribute of `context` or `packed` that is constant in exported code with its value."""
         if (
             isinstance(node.value, ast.Name)
             and node.value.id in ("context", "packed")
@@ -324,7 +324,10 @@ def loaded_names(node: ast.AST) -> set[str]:
 
 
 def simplify(node: ast.FunctionDef) -> None:
-    """Simplify a function in place: remove code after `return` and unread names, and inline names read only once."""
+    """Simplify a function in place: remove code after `return` and names that are never read, and inline some names.
+
+    See `inline_names`.
+    """
     inline_names(node)
     read = loaded_names(node)
     for line in [x for x in ast.walk(node) if isinstance(x, ast.Assign)]:
@@ -363,7 +366,7 @@ def simplify(node: ast.FunctionDef) -> None:
 
 
 def inline_names(node: ast.FunctionDef) -> None:
-    """Replace each local name that is assigned once, from an attribute, and read once, by this attribute."""
+    """Replace each local name that is assigned once, from an attribute, and read once, with that attribute."""
     stored = stored_names(node)
     loads = Counter(x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load))
     known = {}
@@ -377,13 +380,13 @@ def inline_names(node: ast.FunctionDef) -> None:
 
 
 class Renaming(ast.NodeTransformer):
-    """A syntax tree transformer that replaces names by given expressions where they are read."""
+    """A syntax tree transformer that replaces names, where they are read, with given expressions."""
 
     def __init__(self, known: Mapping[str, ast.expr]) -> None:
         self.known = known
 
     def visit_Name(self, node: ast.Name) -> Any:
-        """Replace a name that is read by the expression given for it, if there is one."""
+        """Replace a name that is read with the expression given for it, if there is one."""
         return self.known.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
 
 
@@ -416,7 +419,7 @@ def fold_function(node: ast.FunctionDef, scope: Scope) -> ast.FunctionDef:
 
 
 def without_clauses(docstring: str, names: Collection[str]) -> str:
-    """Return a docstring without its clauses, after a semicolon, about parameters that are not among the `names`.
+    """Return a docstring without the clauses, after semicolons, that mention other parameters than those in `names`.
 
     >>> without_clauses("Return the states; `state` is a memory.", {"x"})
     'Return the states.'
@@ -432,7 +435,7 @@ def first_line(docstring: str) -> str:
 
 
 def drop_parameters(node: ast.FunctionDef, names: Mapping[str, Any]) -> None:
-    """Remove parameters from the signature of a function."""
+    """Remove the parameters in `names` from the signature of a function."""
     arguments = node.args
     defaults = dict(zip([x.arg for x in arguments.args][::-1], arguments.defaults[::-1], strict=False))
     arguments.args = [x for x in arguments.args if x.arg not in names]

@@ -67,10 +67,14 @@ def module_tree(name: str) -> dict[str, ast.stmt]:
 
 
 class Program:
-    """The definitions of an exported file by name, in an order in which each one follows those that it needs."""
+    """The definitions of an exported file by name; each definition follows the other definitions that it needs."""
 
     def __init__(self, root: nn.Module, columns: Iterable[str], settings: Mapping[str, Any]) -> None:
-        """Take the network to export, the names of its per-token inputs (`columns`), and constants (`settings`)."""
+        """Start without definitions.
+
+        `root` is the network to export, `columns` has the names of its inputs per token besides ids, such as position,
+        and `settings` has the constants of the exported file by name.
+        """
         self.root, self.columns, self.settings = root, frozenset(columns), dict(settings)
         self.instances: dict[type, tuple[nn.Module, ...]] = {}
         for module in root.modules():
@@ -86,7 +90,10 @@ class Program:
     # -- names ------------------------------------------------------------------------------------------------------
 
     def require(self, name: str, module: ModuleType) -> ast.expr:
-        """Add the definition of a module's global name to the exported file; return the expression for it there."""
+        """Add the definition of a global name of a Python module to the exported file.
+
+        Return the expression that stands for the name in the exported file.
+        """
         if name in self.settings:
             self.definitions.setdefault(name, assignment(name, as_node(self.settings[name])))
             return ast.Name(name, ast.Load())
@@ -119,11 +126,11 @@ class Program:
         return ast.Name(name, ast.Load())
 
     def scope(self, module: ModuleType, **known: Any) -> Scope:
-        """Return what is known about a module's functions: its globals, constant settings, and the values `known`."""
+        """Return the values that are known in a module's functions: globals, constant settings, and `known`."""
         return Scope({**vars(module), **self.settings}, columns=self.columns, absent=ABSENT, **known)
 
     def function(self, value: FunctionType, constants: Mapping[str, Any]) -> str:
-        """Add a function, specialized for constant arguments, to the exported file; return its name there."""
+        """Add a function, specialized for constant arguments, to the exported file; return its name in the file."""
         key = value.__module__, value.__name__, *sorted(constants.items(), key=str)
         if key in self.variants:
             return self.variants[key]
@@ -163,7 +170,7 @@ class Program:
         self.definitions[node.name] = made
 
     def link(self, node: Any, scope: Scope, module: ModuleType) -> Any:
-        """Replace the global names in a definition by those of the exported file, and add their definitions to it."""
+        """Replace global names in a definition with those of the exported file; add their definitions to the file."""
         made = Linking(self, scope, module, frozenset(stored_names(node))).visit(node)
         return ast.fix_missing_locations(made)
 
@@ -257,7 +264,7 @@ class Program:
         if kind.__module__.startswith("torch.nn"):
             if any(True for _ in (*module.parameters(), *module.buffers())):
                 raise UnsupportedModelError(
-                    f"a {kind.__name__} cannot be written into a single file; export it with --format hf"
+                    f"a module of the class {kind.__name__} cannot be written into a single file"
                 )
             return as_node_from(f"nn.{module!r}")
         self.module_class(kind)
@@ -282,7 +289,10 @@ class Program:
         self.definitions[kind.__name__] = ast.fix_missing_locations(made)
 
     def constructor(self, kind: type, instances: tuple[nn.Module, ...]) -> tuple[list[ast.stmt], list[str]]:
-        """Return a class's `__init__` (in a list) and its parameters, the attributes that differ between instances."""
+        """Return the `__init__` of a class for the exported file, in a list, and the names of its parameters.
+
+        The parameters are the attributes that differ between the `instances` of the class in the network.
+        """
         own = {
             x.attr
             for method in self.methods.get(kind, {}).values()
@@ -305,7 +315,7 @@ class Program:
         lines, parameters = ["super().__init__()"], []
         for name in dict.fromkeys(names):
             if not all(hasattr(instance, name) for instance in instances):
-                raise UnsupportedModelError(f"{kind.__name__} has the attribute {name} in some layers only")
+                raise UnsupportedModelError(f"only some layers of the class {kind.__name__} have the attribute {name}")
             values = [self.value(instance, name) for instance in instances]
             if len(set(map(ast.unparse, values))) == 1:
                 lines.append(f"self.{name} = {ast.unparse(values[0])}")
@@ -358,7 +368,7 @@ class Linking(ast.NodeTransformer):
         scope.local = scope.local | local
 
     def visit_Name(self, node: ast.Name) -> Any:
-        """Replace a global name by its expression in the exported file."""
+        """Replace a global name with the expression for it in the exported file."""
         if isinstance(node.ctx, ast.Store) or node.id in self.local or node.id == "self":
             return node
         return self.program.require(node.id, self.module)
@@ -380,7 +390,7 @@ class Linking(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        """Replace an attribute that is a plain function, such as an activation, by that function."""
+        """Replace an attribute that is a plain function, such as an activation, with that function."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and self.scope.instances:
             value = attribute(self.scope.instances, node.attr)
             if (
@@ -395,7 +405,7 @@ class Linking(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """Replace a call of one of pretune's functions by a call of its version for these constant arguments."""
+        """Replace a call of one of pretune's functions with a call of its version for these constant arguments."""
         if not isinstance(node.func, ast.Name) or node.func.id in self.local:
             return self.generic_visit(node)
         target = self.scope.evaluate(node.func)
@@ -416,7 +426,7 @@ class Linking(ast.NodeTransformer):
         return self.specialize(node, target, replaced)
 
     def specialize(self, node: ast.Call, target: Any, replaced: Any) -> Any:
-        """Return a call of the version of a function that is specialized for the constant arguments of this call."""
+        """Return a call of the called function's version that is specialized for the constant arguments of `node`."""
         original, signature = inspect.signature(target).parameters, inspect.signature(replaced).parameters
         given: dict[str, ast.expr] = dict(zip(original, node.args, strict=False))
         named = {str(x.arg): x.value for x in node.keywords}
@@ -444,7 +454,7 @@ class Linking(ast.NodeTransformer):
 
 
 def is_brick(kind: type) -> bool:
-    """Return whether the exported file defines this class of modules itself, rather than using one of torch."""
+    """Return whether the exported file defines this class of modules itself, rather than using a class of torch."""
     known = (Linear, OutputLinear, LayerNorm, RMSNorm, Dropout, Network)
     return kind not in known and not kind.__module__.startswith("torch.")
 
@@ -461,14 +471,17 @@ def own_methods(kind: type) -> set[str]:
 
 
 def reach_of(pattern: Pattern) -> tuple[int, int]:
-    """Return how far back and ahead a pattern attends, -1 for no limit; raise an error if it is not a window."""
+    """Return how many tokens back and ahead an attention pattern reaches, -1 for no limit.
+
+    Raise an error if the pattern is not a window around each token.
+    """
     if pattern.reach is None:
         raise UnsupportedModelError(f"the attention pattern {pattern.name!r} cannot be written into a single file")
     return pattern.reach
 
 
 def several(items: list[ast.expr]) -> ast.expr:
-    """Return an expression for a list of items, in which runs of equal items become comprehensions."""
+    """Return an expression for a list of `items`, in which runs of equal items are written as comprehensions."""
     texts = [ast.unparse(item) for item in items]
     runs = [(text, len(list(group))) for text, group in groupby(texts)]
     kinds = list(dict.fromkeys(texts))

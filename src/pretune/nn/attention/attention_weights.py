@@ -1,4 +1,4 @@
-"""Attention weights as tensors, for distillation and analysis; the attention function itself never materializes them."""
+"""Attention weights as tensors, for distillation and analysis; attention kernels never materialize them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from pretune.runtime.errors import PretuneError
 
 
 def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batch: Pattern | None = None) -> Tensor:
-    """Return the attention weights of a layer with input x (n, width), averaged over heads: (n, longest sequence).
+    """Return the attention weights of a Transformer layer, averaged over heads: (n, tokens of the longest sequence).
 
-    `layout` has the sequence boundaries, `batch` the attention pattern of the batch, if any; weights of padding are 0.
+    `x`, (n, width), is the layer's input; `layout` has the sequence boundaries, and `batch` the attention pattern of
+    the batch, if any. Row i has the weights of token i over its own sequence, then 0.
     """
     wrapper, attention = find_attention(layer)
     inner = wrapper.norm(x) if isinstance(wrapper, PreNorm) else x  # type: ignore[operator]
@@ -44,7 +45,7 @@ def attention_weights(layer: nn.Module, x: Tensor, layout: AttentionLayout, batc
 
 
 def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
-    """Return two modules of a Transformer layer: the residual block around self-attention, and the self-attention."""
+    """Return the residual block around the self-attention of a Transformer layer, and the self-attention itself."""
     for module in layer.modules():
         part = getattr(module, "part", None)
         if isinstance(part, SelfAttention):
@@ -57,9 +58,9 @@ def find_attention(layer: nn.Module) -> tuple[nn.Module, SelfAttention]:
 
 @contextmanager
 def recorded_attention_weights(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield a list to which each self-attention layer that runs in the `with` block adds its attention weights.
+    """Yield a list to which each self-attention layer that runs in the `with` block appends its attention weights.
 
-    There is one tensor (sequences, heads, L, L) per layer, in the order in which the layers run.
+    Each entry is a tensor (sequences, heads, L, L), where L is the length of the longest sequence.
     """
     found: list[Tensor] = []
 

@@ -1,4 +1,4 @@
-"""BigBird's attention (Zaheer et al., 2020): blocks attend to neighbors, the ends of a text and random blocks."""
+"""BigBird's attention (Zaheer et al., 2020): blocks attend to neighbors, both ends of a text, and random blocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ class BlockSparseAttention(ResidualBranch):
     def __init__(
         self, width: int, heads: int, *, size: int, random: int, blocks: int, layer: int, dropout: float = 0.0
     ) -> None:
-        """Build layer number `layer` (seed of its random blocks) of BigBird, for sequences of up to `blocks` blocks."""
+        """Build BigBird's attention for the layer with index `layer`, which seeds the choice of random blocks.
+
+        `size` is the number of tokens per block, `random` the number of random blocks per query block, and `blocks` the
+        largest number of blocks in a sequence.
+        """
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
@@ -51,23 +55,26 @@ class BlockSparseAttention(ResidualBranch):
         return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
+        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         mixed = attend_self(qkv, context.layout, effective_pattern(self.pattern, context.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
-    """Return random integers, (heads, blocks, random), that select the random blocks of BigBird layer `layer`."""
+    """Return random integers, (heads, blocks, random), from which `random_blocks` computes a layer's random blocks.
+
+    `blocks` is the largest number of blocks in a sequence, and `random` the number of random blocks per query block.
+    """
     if heads * blocks * random > MOST_NUMBERS:
         raise PretuneError(
             f"sparse attention with {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
-            "check these sizes in config.json"
+            "reduce these sizes in config.json"
         )
     head, block, draw = np.ogrid[:heads, :blocks, :random]
     return torch.from_numpy((random_bits(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
@@ -76,9 +83,9 @@ def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
 def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
     """Return the random blocks that a query block attends to in BigBird, one per random number in `numbers`.
 
-    `block` is the index of the query block, `last` that of the last block of its sequence; all tensors broadcast. The
-    random blocks are a uniform sample without replacement (Floyd's algorithm) from the blocks between the first and the
-    last one that are neither the query block nor its neighbors.
+    `block` is the index of the query block, `last` the index of the last block of its sequence; all tensors broadcast.
+    The random blocks are a uniform sample without replacement (Floyd's algorithm) from the blocks between the first and
+    the last one that are neither the query block nor its neighbors.
 
     >>> numbers = [torch.tensor(0), torch.tensor(0)]
     >>> [int(drawn) for drawn in random_blocks(numbers, torch.tensor(1), torch.tensor(9))]
@@ -99,7 +106,10 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 
 
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
-    """Return BigBird's attention pattern for blocks of `size` tokens; `numbers` determine the random blocks."""
+    """Return BigBird's attention pattern for blocks of `size` tokens.
+
+    `numbers`, from `random_numbers`, determine the random blocks; patterns with the same `name` are considered equal.
+    """
     heads, _, random = numbers.shape
     short = (5 + 2 * random) * size
 
@@ -122,7 +132,10 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     def in_some_row(
         head: Tensor, query_block: ValueInterval, key_block: ValueInterval, last_block: ValueInterval
     ) -> IntervalMask:
-        """Return whether any block in a range of query blocks may attend to a random block in a range of key blocks."""
+        """Return whether a block in a range of query blocks may attend to a random block in a range of key blocks.
+
+        `last_block` is the range of the indices of the last blocks of their sequences.
+        """
         steps = torch.arange(BLOCK // size + 2, device=query_block.low.device)
         row = torch.minimum(query_block.low[..., None] + steps, query_block.high[..., None])  # (…, blocks of a tile)
         low, high, last_low = key_block.low[..., None], key_block.high[..., None], last_block.low[..., None]

@@ -1,4 +1,4 @@
-"""Attention within chunks of a sequence and to the chunks before them; time and memory are linear in the length."""
+"""Attention within chunks of a sequence and to preceding chunks; time and memory are linear in the length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SELF_LOGIT = -1e5  # the logit of a token with itself, if it should attend to it
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences of a batch split into chunks of `size` tokens; the last chunk of each may have empty slots."""
+    """The sequences of a batch split into chunks of `size` tokens; the last chunk of each may be incomplete."""
 
     size: int
     count: int  # of all sequences; some at the end may be unused
@@ -39,7 +39,11 @@ class Chunks:
         return (self.first + self.per_sequence - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """Return, for each chunk of all rounds, the indices of the `before` chunks before it (cyclic) and its own."""
+        """Return, for each chunk, the indices of the chunks that it attends to: (rounds · count, before + 1).
+
+        These are the `before` chunks before it, and the chunk itself. The chunks of a sequence in all hashing rounds
+        form a ring, so the chunk before the first is the last. Chunk c of round r has the index r · count + c.
+        """
         turns = torch.arange(rounds, device=self.index.device)[:, None]
         place = turns * self.per_sequence + self.index  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
@@ -53,7 +57,7 @@ def split_into_chunks(layout: AttentionLayout, size: int) -> Chunks:
     side = layout.queries
     if layout.keys is not side:
         raise PretuneError(
-            "chunked attention supports self-attention only, without memory or cache; choose another kind of attention"
+            "chunked attention supports self-attention only, without memory or cache; choose a model with another kind of attention"
         )
     name = ("chunks", size)
     if name not in side.cache:
@@ -95,11 +99,11 @@ def attend_chunks(
 ) -> Tensor:
     """Compute attention in which a token attends to its own chunk and the `before` chunks before it: (n, heads, d).
 
-    Each row of `order`, (heads, rounds, n), permutes the tokens before they are split into chunks of `size` (None:
-    no permutation); those of a sequence stay contiguous. The chunks of all rounds of a sequence form a ring, in which
-    the last one precedes the first. The outputs of the rounds are averaged, weighted by their total attention weight
-    (the sum of the exponentials of the logits). With `self_last`, a token attends to itself only if it can attend to no
-    other token.
+    `q`, `k` and `v` are (n, heads, d) for n packed tokens. Each row of `order`, (heads, rounds, n), permutes the tokens
+    before they are split into chunks of `size` (None: no permutation); the tokens of one sequence stay together. The
+    chunks of all rounds of a sequence form a ring, in which the last chunk precedes the first. The outputs of the
+    rounds are averaged, weighted by their total attention weight (the sum of the exponentials of the logits). With
+    `self_last`, a token attends to itself only if it can attend to no other token.
 
     >>> from pretune.nn.attention.query_key_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
@@ -150,7 +154,7 @@ class ChunkedAttention:
     before: int
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
-        """Return each query's weighted mean of the values it may attend to, (n, heads, d)."""
+        """Return, for each query, the weighted mean of the values that it may attend to: (n, heads, d)."""
         return attend_chunks(q, k, v, layout, pattern, size=self.size, before=self.before)
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
@@ -159,7 +163,10 @@ class ChunkedAttention:
 
 
 def pairs_in_chunks(lengths: Array, size: int, before: int) -> Array:
-    """Return the number of query-key pairs per sequence if tokens attend to their chunk and `before` earlier ones.
+    """Return the number of query-key pairs per sequence for attention within chunks of `size` tokens.
+
+    Each token is counted as if it attended to (before + 1) · size tokens, those of its own chunk and of `before`
+    chunks before it, or in a shorter sequence to all of its tokens.
 
     >>> pairs_in_chunks(np.array([6.0, 2.0]), 2, 1).tolist()
     [24.0, 4.0]

@@ -34,17 +34,20 @@ class RelativeEmbeddings(nn.Module):
 
 
 class Projections(Protocol):
-    """The interface of layers that project hidden states to q, k and v, and relative position embeddings to q and k."""
+    """The interface of the query, key and value projections of disentangled attention.
+
+    They project hidden states to queries, keys and values, and relative position embeddings to queries and keys.
+    """
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
+        """Return the queries, keys and values of n hidden states: (n, width) → (n, heads, head width) each."""
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
+        """Return queries and keys of relative position embeddings: (rows, width) → (rows, heads, head width) each."""
 
 
 class SeparateProjections(nn.Module):
-    """Separate projections of hidden states, without a bias for keys, and of relative position embeddings (DeBERTa)."""
+    """Separate projections for hidden states and for relative position embeddings (DeBERTa); keys have no bias."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -57,13 +60,13 @@ class SeparateProjections(nn.Module):
         self.position_query_bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
+        """Return the queries, keys and values of n hidden states: (n, width) → (n, heads, head width) each."""
         q, k, v = self.content(x).view(x.shape[0], self.heads, 3, -1).unbind(2)
         query_bias, value_bias = (bias.to(x.dtype).view(self.heads, -1) for bias in (self.query_bias, self.value_bias))
         return q + query_bias, k, v + value_bias
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
+        """Return queries and keys of relative position embeddings: (rows, width) → (rows, heads, head width) each."""
         kind = vectors.dtype
         queries = F.linear(vectors, self.position_query.to(kind), self.position_query_bias.to(kind))
         keys = F.linear(vectors, self.position_key.to(kind))
@@ -79,12 +82,12 @@ class SharedProjections(nn.Module):
         self.qkv = Linear(width, 3 * width, stacked=3)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
+        """Return the queries, keys and values of n hidden states: (n, width) → (n, heads, head width) each."""
         q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
         return q, k, v
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
+        """Return queries and keys of relative position embeddings: (rows, width) → (rows, heads, head width) each."""
         both = 2 * self.qkv.in_features  # rows of the matrix for queries and keys
         weight, bias = (part[:both].to(vectors.dtype) for part in (self.qkv.weight, self.qkv.bias))
         queries, keys = F.linear(vectors, weight, bias).view(len(vectors), 2, self.heads, -1).unbind(1)
@@ -104,14 +107,17 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """Build a DeBERTa attention layer; `distance_dropout` is the dropout rate of relative position embeddings."""
+        """Build a DeBERTa attention layer from its projections, `project`, and its position terms, `score`.
+
+        `distance_dropout` is the dropout rate of the relative position embeddings.
+        """
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, head_width_of(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
+        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
         q, k, v, score_mod = self.project_all(x, context)
         pattern, dropout = effective_pattern(full, context.pattern), self.dropout if self.training else 0.0
         scale = disentangled_scale(self.head_width)
@@ -120,7 +126,10 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
         return self.output(mixed.flatten(1))
 
     def project_all(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, ScoreMod]:
-        """Return queries, keys and values, (n, heads, d) each, and the function that adds position terms to logits."""
+        """Return the queries, keys and values of hidden states x, and the score modification with the position terms.
+
+        Queries, keys and values are (n, heads, head width) each.
+        """
         assert context.distances is not None
         q, k, v = self.project(x)
         vectors = self.distance_dropout(self.score.reachable(context.distances, context.layout))
@@ -133,11 +142,14 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
         return LogitInputs(q, k, pattern, score_mod, scale)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer and its position terms to `sizes`, from which the FLOPs of a model are computed."""
+        """Add the sizes of this layer, including position terms, to `sizes`, from which FLOPs are computed."""
         sizes.add_attention(full, self.heads * self.head_width)
         sizes.relative.append(self.position_operations)
 
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of DeBERTa's position terms for sequences of the given lengths; `slots` is ignored."""
+        """Return the FLOPs of DeBERTa's position terms for sequences of the given `lengths`.
+
+        `slots`, the number of memory tokens per sequence, is always 0 here; other position terms need it.
+        """
         distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

@@ -1,7 +1,7 @@
 """The block mask of flex_attention: which blocks of keys each block of queries attends to.
 
-The pattern is evaluated not for pairs of tokens but for pairs of blocks (see `interval_arithmetic`). Blocks in which
-some pairs may be visible and blocks in which all are visible are listed separately, as the latter need no mask.
+The pattern is evaluated not for pairs of tokens but for pairs of blocks (see `interval_arithmetic`). Blocks with
+some visible pairs and blocks with only visible pairs are listed separately, since the latter need no mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = 128  # tokens
 
 
 def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
-    """Return the flex_attention BlockMask of a pattern on packed queries and keys, cached for all layers."""
+    """Return flex_attention's BlockMask for a pattern on packed queries and keys, cached for all layers."""
     from torch.nn.attention.flex_attention import BlockMask
 
     name = ("block mask", pattern.name)
@@ -44,7 +44,10 @@ def block_mask(layout: AttentionLayout, pattern: Pattern) -> Any:
 
 
 def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, per query block, the number of key blocks that are True in `blocks`, and the key indices, True first."""
+    """Return how many key blocks the mask `blocks` selects for each query block, and the indices of all key blocks.
+
+    The selected key blocks come first. Both results have a leading dimension of 1, for the batch.
+    """
     # Ranks are counted, not sorted: inside a compiled model, a sort of some fifty blocks took the compiler minutes.
     count = blocks.sum(-1, keepdim=True)
     place = torch.where(blocks, blocks.cumsum(-1), count + (~blocks).cumsum(-1)) - 1
@@ -54,7 +57,10 @@ def _sorted_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def visible_blocks(layout: AttentionLayout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Return two masks (heads, query blocks, key blocks): where some query may attend to some key, and all to all."""
+    """Return which key blocks are at least partly visible to each query block, and which are fully visible.
+
+    Both masks are (heads, query blocks, key blocks); the first may contain blocks without any visible pair.
+    """
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
     # The sequences that two blocks have in common, usually one: any others lie entirely within one of the blocks.
     first = torch.maximum(queries.first[:, None], keys.first)
@@ -85,10 +91,11 @@ class _Blocks:
 
 
 class _Ranges:
-    """The ranges of per-token features in blocks of queries (or of keys), for each pair of a query and a key block.
+    """The ranges of per-token features, for each pair of a block of queries and a block of keys.
 
-    A range covers only the tokens of the sequence that both blocks share. `others`, (query blocks, key blocks), is True
-    where this is not the first sequence of the block in `blocks`; `dim` is 1 for query blocks and 0 for key blocks.
+    `blocks` are the query blocks (`dim` 1) or the key blocks (`dim` 0). A range covers only the tokens of the sequence
+    that both blocks of a pair share; `others`, (query blocks, key blocks), is False where this is the first sequence of
+    the block in `blocks`, and True where it is a later one.
     """
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:

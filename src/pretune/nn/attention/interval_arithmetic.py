@@ -1,8 +1,9 @@
 """Interval arithmetic, which evaluates the rule of an attention pattern for whole blocks of tokens.
 
-A rule compares columns of a query with columns of a key. Evaluated on intervals, from the lowest to the highest value of a column
-in a block, the same rule tells whether some pair of tokens may satisfy it and whether all do. The result is conservative: `some`
-may be true too often, `all` too seldom.
+A rule compares columns of a query with columns of a key. Evaluated on intervals, from the lowest to the highest value
+of a column in a block, the same rule tells whether some pair of tokens may satisfy it and whether all pairs do. The
+result is conservative: `some` may be true although no pair satisfies the rule, and `all` may be false although all
+pairs do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class IntervalMask:
-    """The result of comparing intervals: where the comparison may hold for some values, and where it holds for all."""
+    """The result of comparing intervals: `some` says where the comparison may hold, `all` where it certainly does."""
 
     some: Tensor
     all: Tensor
@@ -91,7 +92,11 @@ def _ends(value: Any) -> tuple[Any, Any]:
 
 
 def lookup(table: Tensor, row: Any, column: Any) -> Any:
-    """Return whether table[row, column] is nonzero; for intervals of indices, whether some and whether all are."""
+    """Return whether the entries table[row, column] are nonzero.
+
+    If `row` and `column` are intervals of indices, return for each rectangle of the table whether it has a nonzero
+    entry and whether all of its entries are nonzero.
+    """
     if not isinstance(row, ValueInterval):
         return table[row, column] != 0
     # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.

@@ -1,8 +1,8 @@
 """LSH attention (Kitaev et al., 2020, arXiv:2001.04451): tokens attend to tokens in the same or a neighboring hash bucket.
 
-Queries and keys are the same vectors. A round of hashing multiplies them by a random rotation; the bucket of a vector is the
-axis nearest to it (Andoni et al., 2015, arXiv:1509.02897). Sorted by bucket, the tokens are split into chunks that attend to
-themselves and to the chunks before them.
+Queries and keys are the same vectors. A round of hashing multiplies them by a random rotation; the bucket of a vector
+is the axis nearest to it (Andoni et al., 2015, arXiv:1509.02897). Sorted by bucket, the tokens are split into chunks
+that attend to themselves and to the chunks before them.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class LSHAttention(ResidualBranch):
         rotations: nn.Module | None = None,
         bias: bool = False,
     ) -> None:
-        """Build an LSH attention layer with chunks of `size` tokens, which attend to `before` preceding chunks.
+        """Build an LSH attention layer: chunks of `size` sorted tokens attend to the `before` chunks before them.
 
-        `buckets` is the number of hash buckets (even), or several even factors of it. `rotations` returns normally
-        distributed numbers, given a shape, a layer index and a device.
+        `buckets` is the number of hash buckets (even), or several even factors of it; `rounds` is how often tokens are
+        hashed with other rotations. `rotations` returns normally distributed numbers, given a shape, a layer index and
+        a device.
         """
         super().__init__()
         self.heads, self.head_width, self.pattern = heads, head_width, pattern
@@ -56,7 +57,7 @@ class LSHAttention(ResidualBranch):
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
+        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
         both, v = self.key_value(x).view(-1, 2, self.heads, self.head_width).unbind(1)
         mixed = attend_chunks(
             both,
@@ -73,7 +74,10 @@ class LSHAttention(ResidualBranch):
 
     @torch.no_grad()
     def order(self, vectors: Tensor, context: AttentionContext) -> Tensor:
-        """Return token indices sorted by hash bucket, (heads, rounds, n), which the backward pass uses again."""
+        """Return the token indices sorted by hash bucket, (heads, rounds, n), cached for the backward pass.
+
+        `vectors`, (n, heads, head width), serve as both queries and keys.
+        """
         name = ("order", context.depth)
         if name not in context.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)
@@ -82,7 +86,7 @@ class LSHAttention(ResidualBranch):
         return context.layout.cache[name]  # type: ignore[no-any-return]
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.others.append(self.operations)
 
     def operations(self, lengths: Array) -> float:
@@ -93,9 +97,10 @@ class LSHAttention(ResidualBranch):
 
 
 def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: TokenLayout) -> Tensor:
-    """Return the indices that sort tokens, (n, heads, d), by sequence and LSH bucket, stably: (heads, rounds, n).
+    """Return the indices that sort n tokens by sequence, then by LSH bucket, then by position: (heads, rounds, n).
 
-    `rotations` are (heads, d, rounds, Σ buckets / 2); `side` has the sequence boundaries of the tokens.
+    `vectors` are the tokens' keys, (n, heads, d); `rotations` are (heads, d, rounds, Σ buckets / 2), where `buckets`
+    are factors of the number of buckets; `side` has the sequence boundaries.
     """
     rotated = torch.einsum("nhd,hdrb->hrnb", vectors, rotations)
     key = side.sequence.long().expand(rotated.shape[:-1])  # (heads, rounds, n)

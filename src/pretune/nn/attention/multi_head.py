@@ -27,7 +27,7 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class AttentionContext:
-    """The inputs of a Transformer layer besides hidden states: sequence layout, pattern, encoder states, KV cache."""
+    """What a Transformer layer needs besides its input: layout, pattern, encoder states, and key-value cache."""
 
     layout: AttentionLayout
     pattern: Pattern | None = None  # that of the batch
@@ -42,7 +42,7 @@ class AttentionContext:
 
 @dataclass
 class LogitInputs:
-    """What the attention logits of a layer are computed from: queries, keys, pattern, and score modification."""
+    """The inputs of the attention logits of a layer: queries, keys, pattern, and score modification."""
 
     q: Tensor  # (n, heads, d)
     k: Tensor  # (m, heads, d)
@@ -56,14 +56,17 @@ class ShowsLogits(ABC):
 
     @abstractmethod
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
-        """Return the queries, keys, pattern and so on that give the logits of hidden states x; None without logits."""
+        """Return what determines the attention logits of hidden states x, or None if this layer computes no logits."""
 
 
 class AttentionFunction(Protocol):
     """The interface of functions that replace softmax attention in `SelfAttention`, such as approximations of it."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
-        """Return the attention output of queries, keys and values, (n, heads, d) each, as (n, heads, d)."""
+        """Return the attention output, (n, heads, d), of the queries, keys and values of n tokens, (n, heads, d) each.
+
+        Tokens attend within the sequences of `layout`, as far as `pattern` allows.
+        """
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
         """Return the FLOPs of attention over sequences of the given lengths."""
@@ -98,7 +101,11 @@ class SelfAttention(PrunableHeads, ShowsLogits):
         dropout: float = 0.0,
         attend: AttentionFunction | None = None,
     ) -> None:
-        """Build self-attention; `norm` is QK-norm, `attend` replaces softmax attention (without dropout and cache)."""
+        """Build multi-head self-attention.
+
+        `norm` normalizes queries and keys (QK-norm), `rotary` rotates them, and `attend` replaces softmax attention; it
+        supports neither dropout nor a key-value cache.
+        """
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
@@ -107,7 +114,7 @@ class SelfAttention(PrunableHeads, ShowsLogits):
         self.output = Linear(heads * self.head_width, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
+        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
         qkv = self.project(x, context)
         dropout, pattern = self.dropout if self.training else 0.0, effective_pattern(self.pattern, context.pattern)
         if self.attend is not None:
@@ -122,19 +129,19 @@ class SelfAttention(PrunableHeads, ShowsLogits):
         return self.output(mixed.flatten(1))
 
     def project(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Return queries, keys and values of hidden states, after QK-norm and rotation: (n, width) → (n, 3, heads, d)."""
+        """Return queries, keys and values of hidden states, (n, 3, heads, d), after QK-norm and rotary embeddings."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is None and self.rotary is None:
             return qkv
         return self.normalize_and_rotate(qkv, context.layout)
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
-        """Return queries, keys and pattern, which give the logits, or None if softmax attention is replaced."""
+        """Return the queries, keys and pattern that determine the logits; None if `attend` replaces the softmax."""
         q, k, _ = self.project(x, context).unbind(1)
         return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern)) if self.attend is None else None
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         if self.attend is None:
             sizes.add_attention(self.pattern, self.heads * self.head_width)
         else:
@@ -142,7 +149,7 @@ class SelfAttention(PrunableHeads, ShowsLogits):
             sizes.others.append(partial(operations, heads=heads, head_width=head_width, pattern=self.pattern))
 
     def unit_projections(self) -> list[Linear]:
-        """Return the projection to queries, keys and values, from which the rows of pruned heads are removed."""
+        """Return the projection to queries, keys and values, whose rows are removed when heads are pruned."""
         return [self.qkv]
 
     def normalize_and_rotate(self, qkv: Tensor, layout: AttentionLayout) -> Tensor:
@@ -162,7 +169,7 @@ class SelfAttention(PrunableHeads, ShowsLogits):
 
 
 def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the queries' rotary angles, computed once for all layers with the same settings."""
+    """Return the cosines and sines of the rotary angles of the queries, which the layout caches for layers alike."""
     name = ("angles", rotary.head_width, rotary.base)
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
@@ -172,7 +179,8 @@ def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Ten
 class GlobalAttention(ResidualBranch, ShowsLogits):
     """Self-attention with global tokens (Longformer), which are marked by 1 in the per-token column `global`.
 
-    Global tokens attend to all, with separate projections; others attend to global tokens and where the pattern allows.
+    Global tokens attend to all tokens, with separate projections. Other tokens attend to global tokens and to the
+    tokens that the pattern allows.
     """
 
     def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
@@ -185,7 +193,7 @@ class GlobalAttention(ResidualBranch, ShowsLogits):
         self.has_unused_parameters = True  # some of its parameters are unused in some batches
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention within each packed sequence of `context.layout`: (n, width) → (n, width)."""
+        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
         chosen = context.layout.queries.columns.get("global")
         if chosen is None:
             return self.output(self.mix(self.qkv, x, context, self.pattern))
@@ -195,20 +203,23 @@ class GlobalAttention(ResidualBranch, ShowsLogits):
         return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
-        """Return queries, keys and pattern, which give the logits; None with global tokens, whose logits differ."""
+        """Return the queries, keys and pattern that determine the logits; None if the batch has global tokens.
+
+        Global tokens have logits of their own, from separate projections.
+        """
         if "global" in context.layout.queries.columns:
             return None
         q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).unbind(1)
         return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern))
 
     def mix(self, project: Linear, x: Tensor, context: AttentionContext, pattern: Pattern) -> Tensor:
-        """Apply attention with the local or the global q, k, v projection `project`: (n, width) → (n, heads · d)."""
+        """Apply attention with `project`, the projection of local or of global tokens: (n, width) → (n, heads · d)."""
         qkv = project(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         return attend_self(qkv, context.layout, effective_pattern(pattern, context.pattern), dropout=dropout).flatten(1)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
 
@@ -230,7 +241,11 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Build self-attention; `score` modifies logits (None: as in `context`), `content_bias` adds a bias to q."""
+        """Build self-attention whose logits `score` modifies (None: the score modification in the context of a call).
+
+        With `content_bias`, a learned vector per head is added to the queries; `scale` multiplies the logits (None: 1 /
+        √d); `stages` is the number of key blocks that the flex kernel prefetches (see `attend`).
+        """
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -242,7 +257,10 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention: (n, width) → (n, width). Keys and values come from `context.key_states`, if set."""
+        """Apply self-attention: (n, width) → (n, width).
+
+        Keys and values are computed from `context.key_states`, if set (a memory followed by x), otherwise from x.
+        """
         q, k, v, score_mod = self.project(x, context)
         pattern = effective_pattern(self.pattern, context.pattern)
         dropout = self.dropout if self.training else 0.0
@@ -273,7 +291,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
             scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.scored += self.key_value.weight.numel()
         sizes.scored_width += self.heads * self.head_width
@@ -303,7 +321,7 @@ class CrossAttention(PrunableHeads):
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend from decoder states x, (n, width), to encoder states `context.source`, (m, width): (n, width)."""
+        """Attend from n decoder states x to m encoder states, `context.source`, (m, width): (n, width) → (n, width)."""
         assert context.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
         project = partial(self.keys_and_values, context.source)
@@ -313,7 +331,7 @@ class CrossAttention(PrunableHeads):
         return self.output(mixed.flatten(1))
 
     def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the encoder states `source`: (m, width) → (m, heads, d) each."""
+        """Return the keys and values of m encoder states: (m, width) → (m, heads, head width) each."""
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
@@ -325,10 +343,10 @@ class CrossAttention(PrunableHeads):
             scheme.refine_unscaled_query(self.query.weight, self.head_width)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add this attention layer to `sizes`, the layer sizes from which the FLOPs of a model are computed."""
+        """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.cross += self.key_value.weight.numel()
         sizes.cross_width += self.heads * self.head_width
 
     def unit_projections(self) -> list[Linear]:
-        """Return the projections to queries and to keys and values, from which the rows of pruned heads are removed."""
+        """Return the projections to queries and to keys and values, whose rows are removed when heads are pruned."""
         return [self.query, self.key_value]

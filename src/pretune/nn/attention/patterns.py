@@ -1,10 +1,10 @@
 """Attention patterns: which keys a query may attend to, as pure functions of the columns of a query and a key.
 
-Sequences never attend to each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The variable-length
-kernels support the plain ones (`full`, `causal`, `window`); all others are evaluated.
+Sequences never attend to each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The
+variable-length kernels support only `full`, `causal` and `window`; for all other patterns, masks are computed.
 
-Rules are evaluated for tokens and, as `interval_arithmetic`, for whole blocks of them. So they consist of + - // % abs(),
-comparisons, & | ~ and `lookup`, a table lookup.
+The rule of a pattern is evaluated for single tokens and, with `interval_arithmetic`, for whole blocks of tokens. So it
+may only use + - // % abs(), comparisons, & | ~ and `lookup`, a table lookup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ PatternRule = Callable[[PatternColumns, PatternColumns], Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named attention pattern; `reach` is how far back and ahead a query may attend, if the pattern is a window."""
+    """A named attention pattern, whose rule `allow` tells whether a query may attend to a key.
+
+    If the pattern is a window, `reach` is the number of tokens back and ahead that a query may attend to.
+    """
 
     name: str
     allow: PatternRule
@@ -106,9 +109,10 @@ global_tokens = global_keys | global_queries
 
 
 def block_pattern(plan: Tensor, size: int, name: str) -> Pattern:
-    """Return the pattern in which blocks of `size` tokens attend where `plan`, (query blocks, key blocks), is not 0.
+    """Return the pattern in which a block of queries attends to a block of keys where `plan` is not 0.
 
-    Patterns with the same `name` are considered equal. The plan must be on the device of the batches.
+    `plan` is (query blocks, key blocks), with blocks of `size` tokens, and must be on the device of the batches.
+    Patterns with the same `name` are considered equal.
     """
     return Pattern(name, lambda query, key: lookup(plan, query["position"] // size, key["position"] // size))
 
@@ -140,5 +144,5 @@ document = Pattern("document", lambda query, key: key["document"] == query["docu
 
 
 def effective_pattern(layer: Pattern, batch: Pattern | None) -> Pattern:
-    """Return the intersection of two attention patterns, that of a layer and that of a batch (None: no restriction)."""
+    """Return the pattern that allows what both a layer's pattern and a batch's pattern allow (None: no restriction)."""
     return layer if batch is None else layer & batch

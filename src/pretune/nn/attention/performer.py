@@ -2,8 +2,8 @@
 
     exp(q · k) = E φ(q) · φ(k),    φ(x) = exp(W x − |x|² / 2),    rows of W normal, orthogonal to each other
 
-so that Σ exp(q · k) v = φ(q) · Σ φ(k) ⊗ v: keys and values are summed once for all queries. Sums are computed chunk by chunk;
-causal attention within a chunk is computed pair by pair. Time and memory grow linearly with the length.
+so that Σ exp(q · k) v = φ(q) · Σ φ(k) ⊗ v: the sum over keys and values is computed once for all queries, chunk by
+chunk; causal attention within a chunk is computed pair by pair. Time and memory grow linearly with the length.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ class RandomFeatureAttention(nn.Module):
     features: Tensor
 
     def __init__(self, head_width: int, features: int, size: int = SIZE) -> None:
-        """Draw `features` random features, shared by all heads; attention is computed in chunks of `size` tokens."""
+        """Draw the random features, as many as `features`, which all heads share.
+
+        `size` is the number of tokens per chunk in which attention is computed.
+        """
         super().__init__()
         self.size = size
         self.register_buffer("features", orthogonal_features(features, head_width))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern) -> Tensor:
-        """Approximate full or causal softmax attention of q, k and v, (n, heads, d) each: return (n, heads, d)."""
+        """Approximate softmax attention with a full or causal `pattern`; q, k, v and the result are (n, heads, d)."""
         if pattern.reach not in (full.reach, causal.reach):
             raise PretuneError(
                 f"attention by random features supports full and causal patterns, but not {pattern.name!r}; "
-                "choose another attention"
+                "choose a model with another kind of attention"
             )
         chunks, side = split_into_chunks(layout, self.size), layout.queries
         root = (q.shape[-1] ** -0.5) ** 0.5
@@ -58,7 +61,10 @@ class RandomFeatureAttention(nn.Module):
         return (mixed[..., :-1] / mixed[..., -1:].clamp(min=SMALLEST)).to(v.dtype)
 
     def exponents(self, x: Tensor, root: float) -> Tensor:
-        """Return the log random features of `root` · x, for queries or keys x: (n, heads, d) → (n, heads, features)."""
+        """Return the logarithms of the random features of queries or keys x times `root`: (n, heads, features).
+
+        x is (n, heads, d); the product with `root` scales the logits.
+        """
         x = x.float() * root
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 
@@ -72,7 +78,7 @@ class RandomFeatureAttention(nn.Module):
 
 
 def orthogonal_features(count: int, width: int) -> Tensor:
-    """Return `count` normally distributed vectors, (count, width); each group of `width` vectors is orthogonal.
+    """Return normally distributed random vectors, (count, width); in each group of `width`, they are orthogonal.
 
     >>> rows = orthogonal_features(6, 4)
     >>> bool((rows[:4] @ rows[:4].T).fill_diagonal_(0).abs().max() < 1e-5)
@@ -89,7 +95,10 @@ def orthogonal_features(count: int, width: int) -> Tensor:
 
 
 def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
-    """Return, for each token, the maximum of x over features and tokens of its sequence in `side`: (n, heads, 1)."""
+    """Return, for each token and head, the maximum of x over the features and tokens of its sequence: (n, heads, 1).
+
+    x is (n, heads, features); `side` has the sequence boundaries.
+    """
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
     found = rows.new_full((side.offsets.shape[0] - 1, rows.shape[1]), -torch.inf)
@@ -98,13 +107,16 @@ def sequence_max(x: Tensor, side: TokenLayout) -> Tensor:
 
 
 def to_chunks(x: Tensor, chunks: Chunks) -> Tensor:
-    """Arrange tokens in chunks, with 0 in empty slots: (n, heads, d) → (chunks, heads, size, d)."""
+    """Arrange n tokens in chunks of `size`, with 0 in empty slots: (n, heads, d) → (chunks, heads, size, d)."""
     rows = x.new_zeros(chunks.count * chunks.size, *x.shape[1:]).index_copy(0, chunks.slots, x)
     return rows.view(chunks.count, chunks.size, *x.shape[1:]).transpose(1, 2)
 
 
 def chunk_cumsum(x: Tensor, chunks: Chunks) -> Tensor:
-    """Return the cumulative sum of x, (chunks, …), in each sequence, without rounding errors from other sequences."""
+    """Return the cumulative sums of x, (chunks, …), over the chunks of each sequence.
+
+    Each sequence is summed on its own, so that rounding errors of other sequences do not enter.
+    """
     step = 1
     shape = (-1, *(1 for _ in x.shape[1:]))
     while step < chunks.max_per_sequence:

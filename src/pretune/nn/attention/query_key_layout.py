@@ -19,7 +19,7 @@ MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in 
 
 @dataclass
 class TokenLayout:
-    """The packed queries or keys of an attention call: sequence offsets, and per-token features such as `position`."""
+    """How the queries or keys of attention are packed: sequence offsets, and per-token features such as `position`."""
 
     offsets: Tensor  # (s + 1,) int32
     max_length: int
@@ -33,7 +33,7 @@ class TokenLayout:
 
     @property
     def sequence(self) -> Tensor:
-        """Return the index of the sequence that each token belongs to, (n,)."""
+        """Return, for each of the n tokens, the index of its sequence, (n,)."""
         if "sequence" not in self.cache:
             # Not len(), which a traced graph would keep as a constant for all batches.
             count = self.columns["position"].shape[0]
@@ -44,7 +44,7 @@ class TokenLayout:
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the start and the end of the sequence that each token belongs to, (n,) each."""
+        """Return, for each of the n tokens, where its sequence starts and where it ends (exclusive), (n,) each."""
         if "bounds" not in self.cache:
             sequence = self.sequence.long()
             self.cache["bounds"] = self.offsets[sequence], self.offsets[sequence + 1]
@@ -52,7 +52,7 @@ class TokenLayout:
 
 
 def as_int32(side: TokenLayout) -> TokenLayout:
-    """Return packed queries or keys, `side`, with int64 columns such as positions cast to int32, for faster kernels."""
+    """Return queries or keys, `side`, whose int64 columns, such as positions, are cast to int32 for faster kernels."""
     if "narrowed" not in side.cache:
         columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
         # Computed here because kernels look these up and cannot compute them.
@@ -64,7 +64,8 @@ def as_int32(side: TokenLayout) -> TokenLayout:
 class TokenColumns:
     """The per-token features, such as `position`, of the tokens at given indices, looked up by name.
 
-    Besides stored features there are `row` (the index), `length` (of the token's sequence) and `head` (attention head).
+    Besides the stored features, `row` is the index of a token, `length` the length of its sequence, and `head` the
+    index of the attention head.
     """
 
     def __init__(self, side: TokenLayout, at: Tensor, head: Tensor | None = None) -> None:
@@ -93,29 +94,34 @@ class AttentionLayout:
 
 @dataclass(kw_only=True)
 class TracedPacked(Packed):
-    """A packed batch made from padded rows in a graph traced for export, which must work for batches of any shape."""
+    """A packed batch in a graph traced for export: made from padded rows, and valid for batches of any shape."""
 
     mask: Tensor  # (b, L) True for the real tokens of the padded rows
+    places: Tensor  # (n,) the place of each token in the flattened rows
+
+    def __len__(self) -> int:
+        # A graph for batches of any shape cannot depend on the number of tokens; it is never called without any.
+        return 1
 
 
 def token_layout(packed: Packed) -> TokenLayout:
-    """Return the tokens of a packed batch as queries or keys of an attention call: offsets and per-token features."""
+    """Return the tokens of a packed batch as queries or keys of attention: sequence offsets and token features."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
     side = TokenLayout(packed.offsets, packed.max_length, columns, packed.host_offsets)
     if isinstance(packed, TracedPacked):
-        side.cache["sequence"] = packed.mask.nonzero()[:, 0].int()
+        side.cache["sequence"] = (packed.places // packed.mask.shape[1]).int()
     return side
 
 
 def reverse_index(packed: Packed) -> Tensor:
-    """Return the indices (n,) that reverse the order of the tokens within each packed sequence."""
+    """Return token indices, (n,), that reverse the order of tokens within each sequence: x[indices] is x reversed."""
     start, end = token_layout(packed).bounds
     return start + end - 1 - torch.arange(packed.ids.shape[0], device=packed.ids.device)
 
 
 class _Rearrange(torch.autograd.Function):
-    """An autograd function that permutes rows; its backward pass is a gather, faster than the scatter-add of torch."""
+    """An autograd function that permutes rows; its backward pass is a gather, faster than torch's scatter-add."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor | None) -> Tensor:
@@ -128,7 +134,9 @@ class _Rearrange(torch.autograd.Function):
 
 
 def permute_rows(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor:
-    """Return the rows of x permuted by `order`, whose inverse is `inverse` (None: `order` is its own inverse).
+    """Permute the rows of x: row i of the result is row `order[i]` of x.
+
+    `inverse` is the inverse permutation; without it, `order` must be its own inverse.
 
     >>> permute_rows(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
     [3.0, 1.0, 2.0]
@@ -148,7 +156,7 @@ def self_layout(packed: Packed) -> AttentionLayout:
     side = token_layout(packed)
     layout = AttentionLayout(side, side)
     if isinstance(packed, TracedPacked):
-        layout.cache["groups"] = groups_from_mask(packed.mask)
+        layout.cache["groups"] = groups_from_mask(packed.mask, packed.places)
     return layout
 
 
@@ -158,10 +166,13 @@ def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
 
 
 def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[TokenLayout, Tensor]:
-    """Insert `slots` memory tokens before each sequence of the keys `side`; return the new keys and their indices.
+    """Insert memory tokens before each of the s sequences of the keys `side`.
 
-    The last `used[i]` slots of sequence i are filled; `columns` are the per-token features of all slots, (s · slots,)
-    each. The indices, (s · slots + n,), refer to a concatenation of all slots and all old keys.
+    Return the new keys, and an index that tells where each of them comes from.
+
+    Each sequence gets `slots` memory tokens, of which the last `used[i]` are filled; `columns` has the per-token
+    features of all memory tokens, (s · slots,) each. The second result, (s · slots + n,), has one index for each new
+    key, into the concatenation of all memory tokens and the n old keys.
     """
     sequences = side.offsets.shape[0] - 1
     device = side.offsets.device
@@ -182,7 +193,10 @@ def with_memory(side: TokenLayout, slots: int, used: Tensor, columns: dict[str, 
 
 @dataclass
 class PaddedGroup:
-    """Sequences padded to one length: indices of queries and keys, (b, Lq) and (b, Lk), and masks of real tokens."""
+    """Sequences padded to one length: token indices of b sequences' queries and keys, and masks of real tokens.
+
+    Queries are (b, Lq) and keys (b, Lk), where Lq and Lk are the largest numbers of queries and keys in a sequence.
+    """
 
     queries: Tensor
     keys: Tensor
@@ -195,7 +209,7 @@ class PaddedGroup:
 
 @dataclass
 class PaddedRows:
-    """The mapping between packed tokens and places in padded groups of sequences, for queries or for keys."""
+    """The mapping between packed tokens and their places in padded groups of sequences, for queries or for keys."""
 
     token: Tensor  # (rows,) the token of each row
     inverse: Tensor  # (n,) the row of each token: the inverse of `token`
@@ -225,18 +239,22 @@ class PaddedGroups:
 
 
 def padded_groups(layout: AttentionLayout) -> PaddedGroups:
-    """Return the packed sequences of an attention call in padded groups of similar length, cached for all layers."""
+    """Return the sequences of an attention call in padded groups of similar length, cached for all layers."""
     if "groups" not in layout.cache:
         layout.cache["groups"] = _make_groups(layout)
     return layout.cache["groups"]  # type: ignore[no-any-return]
 
 
-def groups_from_mask(real: Tensor) -> PaddedGroups:
-    """Return one padded group of all sequences, given the mask (b, L) of real tokens; traceable for any batch shape."""
-    places = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # the token at each place
-    at = places.view(real.shape)
+def groups_from_mask(real: Tensor, places: Tensor) -> PaddedGroups:
+    """Return all sequences of a batch as one padded group, in a form that can be traced for any batch shape.
+
+    `real` is the mask of real tokens in b padded rows, (b, L), and `places` has the index of each of the n tokens in
+    the flattened rows, (n,).
+    """
+    token = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # the token at each place
+    at = token.view(real.shape)
     groups = PaddedGroups([PaddedGroup(at, at, real, real, False, None, None)], (0, None), traced=True)
-    groups.__dict__["queries"] = PaddedRows(places, real.flatten().nonzero().squeeze(1), ~real.flatten(), None)
+    groups.__dict__["queries"] = PaddedRows(token, places, ~real.flatten(), None)
     return groups
 
 
@@ -267,7 +285,11 @@ def _make_groups(layout: AttentionLayout) -> PaddedGroups:
 
 
 def _rows(indices_and_masks: list[tuple[Tensor, Tensor]], token_count: int) -> PaddedRows:
-    """Return the mapping between tokens and padded rows, given (b, L) token indices and padding masks per group."""
+    """Return the mapping between tokens and padded rows, given the groups of padded sequences.
+
+    `indices_and_masks` has, for each group, the token indices and the mask of real tokens, (b, L) each; `token_count`
+    is the number of packed tokens.
+    """
     at, real = (torch.cat([part.flatten() for part in parts]) for parts in zip(*indices_and_masks, strict=True))
     places = real.nonzero().squeeze(1)
     inverse = torch.full((token_count,), -1, device=at.device).index_copy(0, at[places], places)
@@ -282,7 +304,10 @@ def starts_and_lengths(side: TokenLayout) -> tuple[Array, Array]:
 
 
 def length_groups(lengths: Array) -> list[int]:
-    """Split decreasing lengths into up to four groups of similar lengths, and return the bounds of the groups."""
+    """Split decreasing `lengths` into up to four groups of similar length.
+
+    Return the index at which each group starts, followed by the number of lengths.
+    """
     bounds = [0]
     while len(bounds) < MOST_GROUPS:
         shorter = int(np.searchsorted(-lengths, -lengths[bounds[-1]] * 2 / 3, side="right")) if len(lengths) else 0
@@ -293,7 +318,10 @@ def length_groups(lengths: Array) -> list[int]:
 
 
 def _padded(starts: Array, lengths: Array) -> tuple[Array, Array]:
-    """Return the token indices of sequences, padded to the longest one, and the mask of real tokens, (b, L) each."""
+    """Return the token indices of b sequences padded to the longest one, and the mask of real tokens, (b, L) each.
+
+    `starts` and `lengths` tell where the sequences lie among the packed tokens.
+    """
     steps = np.arange(int(lengths.max(initial=0)))
     real = steps < lengths[:, None]
     return np.where(real, starts[:, None] + steps, 0), real

@@ -6,9 +6,9 @@ multiplicative  s · W h                  Luong et al., 2015
 additive        v · tanh(W s + U h)      Bahdanau et al., 2015, arXiv:1409.0473
 cosine          β cos(s, h), β learned   Graves et al., 2014, arXiv:1410.5401
 
-Attention is global, over the whole source; local, around a position that follows the target or is predicted, with Gaussian
-decay (Luong et al., 2015); or hard, at one state, sampled in training and the most likely otherwise (Xu et al., 2015,
-arXiv:1502.03044; here with straight-through gradients).
+Attention is global, over the whole source; local, around a position that follows the target or is predicted, with
+Gaussian decay (Luong et al., 2015); or hard, at one state, sampled in training and the most likely otherwise (Xu et
+al., 2015, arXiv:1502.03044; here with straight-through gradients).
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ class RecurrentAttention(nn.Module):
         inner: int = 0,
         window: int = 10,
     ) -> None:
-        """Build attention, given the widths of queries and keys; `inner` is the hidden width of additive attention."""
+        """Build the attention for queries and keys of the given widths; `score` names the compatibility function.
+
+        `reach` is global, local, around one source token, or hard, as in the module's docstring. `inner` is the hidden
+        width of additive attention (0: that of the queries); local attention reaches `window` source tokens to each
+        side.
+        """
         super().__init__()
         if score in ("dot", "scaled", "cosine") and queries != keys:
             raise PretuneError(
@@ -61,7 +66,10 @@ class RecurrentAttention(nn.Module):
         self.noise = Noise()
 
     def forward(self, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-        """Attend from queries (n, …) to keys (m, width); return contexts (n, width), weights (n, longest source)."""
+        """Attend from n queries to m keys, (m, width), in the sequences of `layout`.
+
+        Return the contexts, (n, width), and the attention weights, (n, keys of the longest source).
+        """
         padded = padded_groups(layout)
         groups, inverse = padded.groups, padded.queries.inverse
         prepared = self.prepare(keys)
@@ -76,7 +84,7 @@ class RecurrentAttention(nn.Module):
         return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """Return the encoder states `keys`, transformed for the method `compare`, once for all decoder steps."""
+        """Return the encoder states `keys` as the method `compare` needs them; called once for all decoder steps."""
         match self.score:
             case "multiplicative" | "additive":
                 return self.key(keys)
@@ -85,7 +93,11 @@ class RecurrentAttention(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """Return the weights (b, q, k) of queries at `positions` (b, q); `real` (b, k) is False for padding keys."""
+        """Return the attention weights, (b, q, k), of q queries per sequence over k keys, in b sequences.
+
+        `prepared` are keys that `prepare` returned; `real`, (b, k), is False for padding keys; `positions`, (b, q), are
+        the positions of the queries; `number` varies the samples of hard attention.
+        """
         logits = self.compare(queries, prepared).float()
         visible = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)
@@ -105,7 +117,7 @@ class RecurrentAttention(nn.Module):
         return share.to(queries.dtype)
 
     def compare(self, queries: Tensor, prepared: Tensor) -> Tensor:
-        """Return the attention logits (b, q, k) of queries (b, q, …) and encoder states (b, k, …) from `prepare`."""
+        """Return the attention logits, (b, q, k), of queries, (b, q, …), and of keys from `prepare`, (b, k, …)."""
         match self.score:
             case "additive":
                 inner = torch.tanh(self.query(queries)[:, :, None] + prepared[:, None])  # (b, q, k, inner)
@@ -117,7 +129,11 @@ class RecurrentAttention(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """Return one-hot weights of one key per query, sampled by the weights `share`, (b, q, k), and seed `number`."""
+        """Choose one key per query, and return one-hot weights, (b, q, k), with straight-through gradients.
+
+        In training the key is sampled with the probabilities `share`, (b, q, k), and `number` varies the sample;
+        otherwise it is the most probable key.
+        """
         scores = share.clamp(min=1e-20).log()
         if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)

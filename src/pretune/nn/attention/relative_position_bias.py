@@ -16,7 +16,10 @@ from pretune.runtime.arrays import Array
 
 
 class T5RelativeBias(nn.Module):
-    """T5's relative position bias (Raffel et al., 2020), by buckets of distances; half of them grow logarithmically."""
+    """T5's relative position bias (Raffel et al., 2020) for buckets of distances.
+
+    Half of the buckets are single small distances; the others are ranges that grow logarithmically.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class T5RelativeBias(nn.Module):
         scheme.draw(self.weight, fan_in=self.width)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each distance, key position − query position."""
+        """Return the index of the bucket of each distance, which is key position − query position."""
         buckets = self.buckets
         offset = torch.zeros_like(distance)
         if self.bidirectional:

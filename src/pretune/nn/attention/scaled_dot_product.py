@@ -1,11 +1,12 @@
-"""The attention function `attend`, which has four implementations that compute the same:
+"""The attention function `attend`, which has four implementations with the same result:
 
 - dense: padded scaled-dot-product attention; used on the CPU, and the reference for the others.
-- flash: PyTorch's variable-length kernel, for plain patterns without a score, in half precision on CUDA.
+- flash: PyTorch's variable-length kernel, for full, causal and window patterns without a score modification, in half
+  precision on CUDA.
 - tiles: a Triton kernel for self-attention in short sequences, with the same limits as flash.
 - flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
 
-A query that may attend to no key gets 0 and no gradient.
+A query that may attend to no key has the output 0 and no gradient.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ def attend(
     backend: Backend | None = None,
     stages: int | None = None,
 ) -> Tensor:
-    """Return the attention output of packed queries, keys and values, (n, heads, d) each, as (n, heads, d).
+    """Return the attention output, (n, heads, d), of n packed queries, keys and values, (n, heads, d) each.
 
-    `stages` is the number of key blocks that the flex kernel prefetches; fewer take less shared memory.
+    Tokens attend within the sequences of `layout`, as far as `pattern` allows; d is the head width.
+    `score` modifies the logits, which `scale` multiplies (by default 1 / √d). `backend` selects an implementation (by
+    default the fastest). `stages` is the number of key blocks that the flex kernel prefetches; fewer take less memory.
 
     >>> from pretune.nn.attention.query_key_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
@@ -75,7 +78,10 @@ def attend(
 def attend_self(
     qkv: Tensor, layout: AttentionLayout, pattern: Pattern, *, dropout: float = 0.0, backend: Backend | None = None
 ) -> Tensor:
-    """Compute self-attention of stacked queries, keys and values of packed tokens: (n, 3, heads, d) → (n, heads, d)."""
+    """Compute self-attention of n packed tokens, with queries, keys and values in one tensor.
+
+    The shapes are (n, 3, heads, d) → (n, heads, d), where d is the head width.
+    """
     q, k, v = qkv.unbind(1)
     if backend is None:
         backend = choose_backend(q, layout, pattern, None, dropout)
@@ -170,7 +176,7 @@ _COMPILED: list[Any] = []
 
 
 def _compiled_flex() -> Any:
-    """Return flex_attention, compiled unless the model that calls it is itself being compiled."""
+    """Return flex_attention in compiled form, or as it is while the model that calls it is itself being compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if torch.compiler.is_compiling():
@@ -184,7 +190,10 @@ def _compiled_flex() -> Any:
 
 
 def _padded_columns(layout: AttentionLayout, group: PaddedGroup, heads: int = 1) -> tuple[TokenColumns, TokenColumns]:
-    """Return the per-token features of a padded group's queries and keys, broadcastable to (b, heads, Lq, Lk)."""
+    """Return the per-token features of the queries and of the keys of a padded group.
+
+    They broadcast to (b, heads, Lq, Lk): sequences, heads, queries and keys per sequence.
+    """
     query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
     head = torch.arange(heads, device=query.device)[:, None, None]
     return TokenColumns(layout.queries, query, head), TokenColumns(layout.keys, key)
@@ -227,7 +236,11 @@ def _dense(
 
 
 def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -> list[Tensor]:
-    """Pad tokens, (n, heads, d), to (b, heads, L, d) for each group of sequences; as a view if possible."""
+    """Pad n packed tokens, (n, heads, d), to (b, heads, L, d) for each group of b sequences; as a view if possible.
+
+    `groups` has each group's token indices, (b, L), and the stride between its sequences, if they lie in order; `rows`
+    is the mapping between tokens and places in the groups.
+    """
     if len(groups) == 1 and (stride := groups[0][1]) is not None:
         b, longest = groups[0][0].shape
         return [x.view(b, stride, *x.shape[1:])[:, :longest].transpose(1, 2)]
@@ -236,7 +249,7 @@ def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -
 
 
 class _ToRows(torch.autograd.Function):
-    """An autograd function that pads tokens into rows; its backward pass is a gather, faster than a scatter-add."""
+    """An autograd function that pads packed tokens; its backward pass is a gather, faster than a scatter-add."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, token: Tensor, inverse: Tensor, unmapped: Tensor | None) -> Tensor:
@@ -251,7 +264,7 @@ class _ToRows(torch.autograd.Function):
 
 
 class _FromRows(torch.autograd.Function):
-    """An autograd function that turns padded rows back into packed tokens; padding gets a zero gradient."""
+    """An autograd function that removes padding, back to packed tokens; padding gets gradient 0."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, token: Tensor, inverse: Tensor, padding: Tensor) -> Tensor:
@@ -267,11 +280,11 @@ class _FromRows(torch.autograd.Function):
 def _masks(
     layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, group_number: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the attention mask (b, 1, Lq, Lk) of a padded group, and the mask (b, 1, Lq, 1) of queries without keys.
+    """Return the attention mask of a padded group and the mask of its queries that may attend to no key.
 
-    The first is None if all queries attend to all keys, the second if every query has a key. Patterns that differ
-    between heads have one mask per head. Queries without keys attend to all in the first mask, as an empty softmax is
-    NaN.
+    The first, (b, 1, Lq, Lk) for b sequences with Lq queries and Lk keys, is None if all queries attend to all keys; it
+    has one mask per head if the pattern differs between heads. The second, (b, 1, Lq, 1), is None if every query has a
+    key; in the first mask, queries without keys attend to all, because an empty softmax is NaN.
     """
     name = ("masks", pattern.name, group_number)
     if name in layout.cache:
@@ -284,7 +297,8 @@ def _masks(
         mask = mask | empty
         if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length
             mask = None
-        if bool((empty & group.real_queries[:, None, :, None]).any()):
+        # An exported program cannot look at the values, so it always has the second mask.
+        if torch.compiler.is_exporting() or bool((empty & group.real_queries[:, None, :, None]).any()):
             without_keys = empty.expand(-1, -1, group.queries.shape[1], -1)
     if pattern.heads == 1:  # masks per head are large and belong to one layer
         layout.cache[name] = mask, without_keys
@@ -292,12 +306,18 @@ def _masks(
 
 
 def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern, number: int) -> Tensor | None:
-    """Return the mask (b, 1, Lq, Lk) of padded group `number`, or None if all queries attend to all keys."""
+    """Return the attention mask, (b, 1, Lq, Lk), of padded group number `number` of a layout.
+
+    It is None if all queries attend to all keys. b is the number of sequences, Lq and Lk are their queries and keys.
+    """
     return _masks(layout, group, pattern, number)[0]
 
 
 def _additive_mask(layout: AttentionLayout, mask: Tensor, pattern: Pattern, group_number: int) -> Tensor:
-    """Return a boolean attention mask as an additive one, cached so that a traced graph computes it only once."""
+    """Return a boolean attention mask as numbers to add to the logits: 0 or the lowest number.
+
+    The layout caches the result, so that a traced graph computes it only once.
+    """
     name = ("additive mask", pattern.name, group_number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
@@ -318,7 +338,7 @@ def _with_score(
     scale: float | None,
     dropout: float,
 ) -> Tensor:
-    """Compute dense attention step by step: logits, score modification, softmax, weighted mean."""
+    """Compute dense attention in separate steps: logits, score modification, softmax, dropout, weighted mean."""
     return F.dropout(_softmax_weights(q, k, layout, group, mask, score, scale), dropout) @ v
 
 
@@ -331,7 +351,10 @@ def _softmax_weights(
     score: ScoreMod | None,
     scale: float | None,
 ) -> Tensor:
-    """Return the attention weights of a padded group, (b, heads, Lq, Lk), from its queries and keys, (b, heads, L, d)."""
+    """Return the attention weights of a padded group, (b, heads, Lq, Lk), for b sequences of Lq queries and Lk keys.
+
+    `q` and `k` are padded to (b, heads, Lq, d) and (b, heads, Lk, d).
+    """
     logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if score is not None:
         heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]

@@ -15,20 +15,27 @@ from pretune.runtime.arrays import Array
 
 
 class ScoreModBuilder(Protocol):
-    """The interface of modules that build the score modification (`score_mod`) of an attention call."""
+    """The interface of modules that build the score modification of an attention call.
+
+    A score modification (`score_mod`) is a function that changes an attention logit.
+    """
 
     def __call__(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification of an attention call with queries (n, heads, d)."""
+        """Return the score modification of an attention call with n queries, (n, heads, d), and the given layout."""
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the score modification for these sequence lengths, with `slots` memory tokens each."""
+        """Return the FLOPs of the score modification for sequences of the given `lengths`.
+
+        `packed` is the batch that they come from, and `slots` the number of memory tokens per sequence.
+        """
 
 
 class TransformerXLScore(nn.Module):
-    """The position term of Transformer-XL and XLNet: (q + u) · W r(query − key), with sinusoidal r.
+    """The position term of Transformer-XL and XLNet, (q + u) · W r(query position − key position).
 
-    With `segments`, XLNet's segment term is added for batches with a feature `segment`: (q + s) · e(same segment or
-    not). Distances are clipped at `max_distance`.
+    r is a sinusoidal encoding; W and the vector u per head are learned. With `segments`, XLNet's segment term is added
+    for batches with a column `segment`: (q + s) · e, where e is one of two learned vectors, for the same segment or
+    not. Distances are clipped at `max_distance`.
     """
 
     def __init__(
@@ -47,7 +54,7 @@ class TransformerXLScore(nn.Module):
         return min(longest, self.max_distance or longest)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the function that adds the position and segment terms, on the scale of q · k, to attention logits."""
+        """Return the score modification that adds the position and segment terms, scaled like the logits, by 1 / √d."""
         # Distances from +furthest (row 0) to −furthest.
         furthest = self.reach(layout.keys.max_length)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
@@ -73,7 +80,10 @@ class TransformerXLScore(nn.Module):
         return modify
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of the position and segment terms for these sequences, with `slots` memory tokens each."""
+        """Return the FLOPs of the position and segment terms for sequences of the given `lengths`.
+
+        `slots` is the number of memory tokens per sequence.
+        """
         distances = 2 * self.reach(packed.max_length + slots) + 1
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
@@ -93,16 +103,19 @@ class DisentangledScore(nn.Module):
         self.per_direction = buckets or max_distance  # vectors per direction; the first one ahead is that of distance 0
 
     def num_reachable(self, longest: int) -> int:
-        """Return the number of relative position vectors per direction that sequences of up to `longest` tokens use."""
+        """Return how many relative position vectors per direction occur in sequences of up to `longest` tokens."""
         return self.per_direction if self.buckets else min(longest, self.per_direction)
 
     def reachable(self, vectors: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the relative position vectors that the sequences use: (2 · all, width) → (2 · used, width)."""
+        """Return those relative position `vectors` that occur in sequences of `layout`.
+
+        The shapes are (2 · per_direction, width) → (2 · num_reachable(longest sequence), width).
+        """
         near = self.num_reachable(layout.keys.max_length)
         return vectors[self.per_direction - near : self.per_direction + near]
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each distance, query position − key position, with the sign of the distance."""
+        """Return the bucket of each distance (query position − key position), negative for negative distances."""
         if not self.buckets:
             return distance
         exact = self.buckets // 2
@@ -113,7 +126,11 @@ class DisentangledScore(nn.Module):
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return a function that adds q · `keys` and k · `queries`, projected position embeddings, to the logits."""
+        """Return the score modification that adds both position terms to the logits, scaled.
+
+        These are q · `keys` (content to position) and k · `queries` (position to content), where `queries` and `keys`
+        are projections of the relative position embeddings.
+        """
         near, furthest = len(keys) // 2, min(layout.keys.max_length, self.max_distance)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near
@@ -129,5 +146,5 @@ class DisentangledScore(nn.Module):
 
 
 def disentangled_scale(head_width: int) -> float:
-    """Return the scale of DeBERTa's attention logits, which are a sum of three terms instead of one."""
+    """Return the scale of DeBERTa's attention logits, 1 / √(3 · head width), as they are a sum of three terms."""
     return float((3 * head_width) ** -0.5)

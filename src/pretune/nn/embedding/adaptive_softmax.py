@@ -1,8 +1,8 @@
 """Adaptive softmax and embeddings (Grave et al., 2017, arXiv:1609.04309; Baevski and Auli, 2019, arXiv:1809.10853).
 
-Tokens are numbered by decreasing frequency and split into clusters. Clusters of rarer tokens have narrower vectors, projected to
-the width of the states, both in the embedding and in the softmax. The first softmax is over the tokens of the first cluster and
-one entry per further cluster; tokens of these are predicted within their cluster.
+Tokens are numbered by decreasing frequency and split into clusters. Clusters of rarer tokens have narrower vectors,
+projected to the width of the states, both in the embedding and in the softmax. The first softmax is over the tokens of
+the first cluster and one entry per further cluster; a second softmax, within a further cluster, predicts its tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ class AdaptiveEmbeddings(nn.Module):
     def __init__(
         self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
     ) -> None:
-        """Build tables; `vectors` is the width of the first cluster, `cutoffs` are the first ids of the others."""
+        """Build one embedding table per cluster of tokens.
+
+        `vectors` is the width of the first table, and each later one is `shrink` times narrower; `cutoffs` are the
+        first token ids of the second and later clusters.
+        """
         super().__init__()
         self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
         widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
@@ -58,8 +62,8 @@ class AdaptiveEmbeddings(nn.Module):
 class AdaptiveHead(nn.Module):
     """An adaptive softmax head that returns log probabilities and shares the vectors of an adaptive embedding.
 
-    The projection for the first cluster is separate; those of the others are shared with the embedding. All clusters
-    are computed for all states: rare tokens are cheaper only because their vectors are narrow.
+    The first cluster has a projection of its own; the projections of the other clusters are shared with the embedding.
+    All clusters are computed for all states: rare tokens are cheaper only because their vectors are narrow.
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
@@ -76,17 +80,20 @@ class AdaptiveHead(nn.Module):
         self.vocabulary = embed.vocabulary
 
     def weights_per_target(self, tied: int) -> int:
-        """Return the number of weights that each target token is multiplied with, for FLOPs; `tied` is ignored."""
+        """Return how many weights each predicted token uses, for counting FLOPs; `tied` is ignored."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
         return self.project.numel() + clusters + tables + sum(x.numel() for x in self.projections())
 
     def projections(self) -> list[Tensor]:
-        """Return the projections (width, vectors) of hidden states for all clusters but the first."""
+        """Return the projections from hidden states to the vectors of every cluster but the first, (width, vectors)."""
         return list(self.embed.projects[1:].parameters())
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Return log probabilities (m, vocabulary) of hidden states; `tokens` is the first cluster's vector table."""
+        """Return log probabilities, (m, vocabulary), for m hidden states.
+
+        `tokens` is the embedding table of the first cluster, with which its tokens are predicted.
+        """
         kind = states.dtype
         narrow = states @ self.project.to(kind)
         first = F.linear(narrow, tokens.to(kind), self.biases[0].to(kind)).float()

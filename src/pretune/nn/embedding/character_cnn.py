@@ -37,7 +37,7 @@ class CharacterConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(count))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the filters to the character vectors of words: (words, vectors, characters) → (words, count)."""
+        """Apply the filters to the character vectors of words: (words, vector width, characters) → (words, count)."""
         return F.conv1d(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).amax(-1)
 
 
@@ -59,9 +59,10 @@ class CharacterEmbeddings(nn.Module):
         activation: Callable[[Tensor], Tensor] = torch.relu,
         dropout: float = 0.0,
     ) -> None:
-        """Build a character CNN; `filters` are pairs of window size and number of filters.
+        """Build a character CNN with `highways` highway layers; `filters` are pairs of window size and number.
 
-        `symbols` is the number of distinct characters, `vectors` their embedding width, `letters` the number per word.
+        `symbols` is the number of distinct characters, `vectors` the width of their embeddings, and `letters` the
+        number of characters of each word.
         """
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
@@ -82,7 +83,7 @@ class CharacterEmbeddings(nn.Module):
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the vectors of words, computed from their characters: (n, letters) → (n, width)."""
+        """Return the vectors of n words, computed from their characters: (n, width)."""
         if "characters" not in packed.columns:
             raise PretuneError(
                 "this model reads the characters of words; use it with a tokenizer of the kind `characters`"
@@ -92,7 +93,7 @@ class CharacterEmbeddings(nn.Module):
         return self.dropout(self.words(characters[first]))[place]
 
     def words(self, characters: Tensor) -> Tensor:
-        """Return vectors of distinct words, computed from their character ids: (m, letters) → (m, width)."""
+        """Return the vectors of m distinct words, given their character ids: (m, letters) → (m, width)."""
         table = torch.cat([self.symbols.new_zeros(1, self.symbols.shape[1]), self.symbols])
         letters = F.embedding(characters, table).to(self.compute).transpose(1, 2)
         x = self.activation(torch.cat([filters(letters) for filters in self.filters], 1))
@@ -101,12 +102,12 @@ class CharacterEmbeddings(nn.Module):
         return self.project(x)
 
     def add_operations(self, sizes: OperationSizes) -> None:
-        """Add the weights of the character filters to `sizes`, the layer sizes from which FLOPs are computed."""
+        """Add the weights of the character filters to `sizes`, from which the FLOPs of a model are computed."""
         sizes.matrices += self.filter_weights
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices of m distinct rows, and for each of the n rows the number, below m, of the equal distinct row.
+    """Return the indices of m distinct rows, and, for each of the n rows, which of the m it equals, (n,).
 
     >>> first, place = distinct_rows(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()

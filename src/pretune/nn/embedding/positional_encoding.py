@@ -37,7 +37,10 @@ class AxialPositions(nn.Module):
     """Axial position embeddings (Kitaev et al., 2020): concatenated vectors of a position's coordinates in a grid."""
 
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
-        """Build one embedding table per axis of a grid, given the axis lengths `shape` and the vector widths."""
+        """Build one embedding table per axis of a grid of positions.
+
+        `shape` has the lengths of the axes, and `widths` the widths of the vectors per axis.
+        """
         super().__init__()
         self.max_positions = prod(shape)
         # Shaped as in published checkpoints: (rows, 1, width), (1, columns, width).
@@ -70,24 +73,27 @@ class SinusoidalPositions(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotary position embeddings (Su et al., 2021): columns i, i + d/2 of a head rotate by position · base^(-2i/d)."""
+    """Rotary position embeddings (Su et al., 2021), for heads of width d.
+
+    Columns i and i + d/2 of a head are rotated by the angle position · base^(-2i/d).
+    """
 
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:
         super().__init__()
         if head_width % 2:
             raise PretuneError(
-                f"rotary positions need attention heads of an even width, not {head_width}; choose another number of heads"
+                f"rotary positions need attention heads of an even width, not {head_width}; change hidden_size or num_attention_heads in config.json"
             )
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of the rotation angles of positions: (n,) → (n, d/2) each."""
+        """Return the cosines and sines of the rotation angles of n positions, (n, d/2) each, for heads of width d."""
         steps = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * self.base ** (-steps / self.head_width)
         return angles.cos(), angles.sin()
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """Rotate queries or keys x, (n, heads, d), in fp32; `angles` are cosines and sines, (n, d/2) each."""
+        """Rotate queries or keys x, (n, heads, d), in fp32; `angles` are the cosines and sines, (n, d/2) each."""
         cosine, sine = (part[:, None] for part in angles)  # the same for all heads
         first, second = x.float().chunk(2, dim=-1)
         rotated = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)

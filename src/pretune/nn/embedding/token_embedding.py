@@ -16,7 +16,7 @@ from pretune.packed import Packed
 
 
 class ColumnEmbedding(nn.Module):
-    """An embedding of a per-token feature, such as language; batches without it use row `absent` (None: zeros)."""
+    """An embedding of the per-token feature `column`; batches without it use row `absent` of the table (None: 0)."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
         super().__init__()
@@ -51,10 +51,10 @@ class Embeddings(nn.Module):
     ) -> None:
         """Build token embeddings; `columns` are embeddings of further per-token features to add (languages, tasks).
 
-        `scale` multiplies the token vectors only (√width in the Transformer); `project` maps to states of another
+        `scale` multiplies the token vectors only (√width in the Transformer); `project` maps the embeddings to another
         width; with `query`, tokens of the query stream, which are to be predicted, share one learned vector (XLNet);
-        `word_dropout` is the fraction of the vocabulary whose vectors are set to 0 in a step (Gal and Ghahramani,
-        2016); `padding` is the id of a token that positions do not count (MPNet).
+        `word_dropout` is the fraction of the vocabulary whose vectors are set to 0 in a training step (Gal and
+        Ghahramani, 2016); tokens with the id `padding` are not counted as positions (MPNet).
         """
         super().__init__()
         self.scale, self.padding = scale, padding
@@ -86,7 +86,7 @@ class Embeddings(nn.Module):
         return self.tokens.shape[1] if self.project is None else self.project.out_features
 
     def vectors(self, packed: Packed) -> Tensor:
-        """Return the embeddings of token ids before the final projection: (n,) → (n, width of token vectors)."""
+        """Return the embeddings of n token ids before the final projection: (n, width of the token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
         if self.training and self.word_dropout.rate:
             x = x * self.word_dropout(x.new_ones(self.vocabulary))[packed.ids, None]
@@ -111,7 +111,7 @@ class Embeddings(nn.Module):
 
 
 def positions_without_padding(packed: Packed, padding: int) -> Tensor:
-    """Return the positions (n,) of tokens without counting those with the id `padding`, which have position -1.
+    """Return token positions, (n,), that do not count tokens with the id `padding`, whose position is -1.
 
     >>> from pretune.packed import pack_lists
     >>> positions_without_padding(pack_lists([[5, 1, 6], [1, 7]]), padding=1).tolist()
@@ -125,7 +125,7 @@ def positions_without_padding(packed: Packed, padding: int) -> Tensor:
 
 
 class ProjectedEmbeddings(nn.Module):
-    """Projected token embeddings of another network, which are given as the per-token feature `vectors`."""
+    """Token embeddings of another network, from the batch column `vectors`, projected to this network's width."""
 
     positions: None = None
 
@@ -135,5 +135,5 @@ class ProjectedEmbeddings(nn.Module):
         self.project = Linear(vectors, width) if vectors != width else nn.Identity()
 
     def forward(self, packed: Packed) -> Tensor:
-        """Return the projected token embeddings of the other network: (n, vectors) → (n, width)."""
+        """Return the projected token embeddings of the other network: (n, its width) → (n, width)."""
         return self.project(packed.columns["vectors"])

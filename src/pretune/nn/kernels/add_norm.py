@@ -1,8 +1,8 @@
 """A fused kernel for norm(x + dropout(y)) on CUDA, forward and backward.
 
-A compiler makes three kernels of the backward pass, which read the same rows repeatedly, and keeps the dropout mask in memory.
-Here each row is read once: its gradient, its contribution to the gradients of the norm's parameters, and the mask, recomputed
-from its seed, come from one pass.
+A compiler splits the backward pass into three kernels, which read the same rows repeatedly, and keeps the dropout mask
+in memory. Here one pass reads each row once: it recomputes the mask from its seed, and computes the gradient of the row
+and its contribution to the gradients of the norm's parameters.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -81,7 +81,10 @@ def _backward(
 
 
 def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Return the launch settings of a Triton kernel for rows of `width`; `choices` maps widths to settings."""
+    """Return the launch settings of a Triton kernel for rows of `width` elements.
+
+    `choices` maps the largest width that a setting is for to that setting.
+    """
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
@@ -94,7 +97,10 @@ def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
 def add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, rate: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return norm(x + dropout(y)), (n, width), and what its backward pass needs: the sum, row means and row scales."""
+    """Return norm(x + dropout(y)), (n, width), and x + dropout(y), row means and row scales for the backward pass.
+
+    `salt` identifies the dropout layer, and `eps` is added to the variance.
+    """
     n, width = x.shape
     out, total = torch.empty_like(x), torch.empty_like(x)
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -116,7 +122,10 @@ def _(x, y, weight, bias, seed, salt, rate, eps):
 def add_norm_backward(
     slope: Tensor, total: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, seed: Tensor, salt: int, rate: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x and y, (n, width), and of weight and bias, (2, width), given the output's, `slope`."""
+    """Return the gradients of x and of y, (n, width) each, and of weight and bias in one tensor, (2, width).
+
+    `slope` is the gradient of the output; `total`, `mean` and `scale` are the further results of `add_norm`.
+    """
     n, width = total.shape
     grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)

@@ -1,4 +1,4 @@
-"""Triton kernels for the dropout mask of `pretune.nn.dropout`, and a function that other kernels call."""
+"""Triton kernels for the dropout masks of `pretune.nn.dropout`, and a function that tells which elements are kept."""
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 from __future__ import annotations
@@ -35,7 +35,10 @@ def _fill_factors(out_at, seed_at, salt, count, least, factor, block: tl.constex
 
 
 def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
-    """Return a random mask of `count` elements: True (kept by dropout) where the element's hash is at least `least`."""
+    """Return a random mask, (count,), True for elements that dropout keeps: those whose hash is at least `least`.
+
+    `salt` is a number to add to the seed, from `seed_offset`.
+    """
     out = torch.empty(count, dtype=torch.bool, device=seed.device)
     _fill[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, block=BLOCK)
     return out
@@ -44,7 +47,10 @@ def fill_mask(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
 def fill_factors(
     seed: Tensor, shape: tuple[int, ...], least: int, salt: int, factor: float, kind: torch.dtype
 ) -> Tensor:
-    """Return dropout multipliers of dtype `kind`: `factor` for elements whose hash is at least `least`, else 0."""
+    """Return random dropout multipliers: `factor` for elements whose hash is at least `least`, 0 for the others.
+
+    `kind` is their dtype, and `salt` a number to add to the seed, from `seed_offset`.
+    """
     out = torch.empty(shape, dtype=kind, device=seed.device)
     count = out.numel()
     _fill_factors[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, factor, block=BLOCK)

@@ -37,7 +37,10 @@ def _rotate(
 
 @torch.library.custom_op("pretune::rotate", mutates_args=(), device_types="cuda")
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor, sign: float) -> Tensor:
-    """Return qkv (n, 3, heads, d) with rotary positions, given cosines and sines (n, d / 2); sign -1 rotates back."""
+    """Rotate the queries and keys in qkv, (n, 3, heads, d), by rotary angles; return a tensor of the same shape.
+
+    `cosine` and `sine` of the angles are (n, d / 2); with `sign` -1, the rotation is undone.
+    """
     n, _, heads, width = qkv.shape
     out = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     _rotate[(triton.cdiv(n, TOKENS),)](

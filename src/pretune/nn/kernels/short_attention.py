@@ -1,9 +1,9 @@
 """Self-attention for short sequences by tiles of the packed tokens: Triton kernels for CUDA.
 
-A kernel with separate tiles for each sequence leaves most of a tile empty where sequences are short. Here a tile is a run of
-tokens of any sequences: it reads the keys from the start of its first sequence to the end of its last, and each token selects its
-own by its bounds. Queries, keys and values stay stacked, (n, 3, heads, d), as one matrix product computes them, and so do their
-gradients: nothing is copied.
+A kernel with separate tiles for each sequence leaves most of a tile empty where sequences are short. Here a tile is a
+run of tokens, of one or more sequences. The kernel reads the keys from the start of the tile's first sequence to the
+end of its last one, and masks, for each token, the keys of other sequences. Queries, keys and values stay stacked, (n,
+3, heads, d), as one matrix product computes them, and so do their gradients: nothing is copied.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -23,7 +23,7 @@ BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 @triton.jit
 def _bounds(first_at, last_at, rows, n, left, right):
-    """Return the start and end of the keys that each query in `rows` attends to, and the range of all these keys."""
+    """Return, for each query in `rows`, the start and the end of its keys, and the range of the keys of all queries."""
     inside = rows < n
     first = tl.load(first_at + rows, mask=inside, other=1 << 30)
     last = tl.load(last_at + rows, mask=inside, other=0)
@@ -37,7 +37,10 @@ def _forward(
     qkv_at, out_at, level_at, first_at, last_at, n, scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Compute attention of `tile` queries of one head, reading `other` keys at a time; softmax is by powers of 2."""
+    """Compute the attention output of `tile` queries of one head (a Triton kernel).
+
+    The kernel reads `other` keys at a time.
+    """
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = head * width + tl.arange(0, width)[None, :]
@@ -75,7 +78,10 @@ def _backward(
     qkv_at, out_at, level_at, slope_at, grad_at, first_at, last_at, n, scale, plain_scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of k and v, then of q, for `tile` tokens of one head, reading `other` tokens at a time."""
+    """Compute the gradients of k and v, then of q, for `tile` tokens of one head (a Triton kernel).
+
+    The kernel reads `other` tokens at a time.
+    """
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = rows[:, None] < n
@@ -132,10 +138,11 @@ def _backward(
 def short_attention(
     qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute self-attention of tokens (n, 3, heads, d), whose sequences begin at `first` (n,), end before `last` (n,).
+    """Compute self-attention of n packed tokens, (n, 3, heads, d), within sequences and windows.
 
-    A token attends to at most `left` tokens before and `right` after it. Returns (n, heads, d) and, for the backward
-    pass, the log-sum-exp of the logits, (heads, n).
+    The sequence of token i begins at `first[i]` and ends before `last[i]`; a token attends to at most `left` tokens
+    before and `right` tokens after it (`UNLIMITED`: no limit). Return the output, (n, heads, d), and, for the
+    backward pass, the log-sum-exp of the logits, (heads, n).
     """
     n, _, heads, width = qkv.shape
     qkv = qkv.contiguous()
@@ -157,7 +164,10 @@ def short_attention_backward(
     slope: Tensor, qkv: Tensor, out: Tensor, level: Tensor, first: Tensor, last: Tensor,
     scale: float, left: int, right: int,
 ) -> Tensor:  # fmt: skip
-    """Return the gradient of `qkv`, (n, 3, heads, d), given the gradient `slope` of the output, (n, heads, d)."""
+    """Return the gradient of `qkv`, (n, 3, heads, d), given the gradient `slope` of the output, (n, heads, d).
+
+    `out` and `level` are the results of `short_attention`, whose other arguments are the same here.
+    """
     n, _, heads, width = qkv.shape
     grad = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     grid = (triton.cdiv(n, BACKWARD["tile"]), heads)

@@ -1,4 +1,7 @@
-"""Linear layers with int4 weights, two per byte, w = factor · (n - 8) + offset per 32 weights, and bf16 activations."""
+"""Linear layers with bf16 activations and int4 weights, of which two are stored in a byte.
+
+A weight is w = factor · (integer - 8) + offset, with one factor and one offset for every 32 weights of a row.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def fits_int4(linear: Linear) -> bool:
 
 
 def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a matrix as int4: bytes (rows, columns / 2), and factors and offsets of column groups, (rows, groups, 2).
+    """Quantize a matrix to int4: return bytes, (rows, columns / 2), and factors with offsets, (rows, groups, 2).
+
+    A group is 32 neighboring columns of a row.
 
     >>> [tuple(x.shape) for x in to_int4(torch.randn(16, 64))]
     [(16, 32), (16, 2, 2)]

@@ -1,15 +1,16 @@
 """Linear layers with int8 weights, using torch's kernels.
 
 `dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weight-only`:
-activations stay bf16 and only the weights are int8, which pays off in token-by-token generation; `int4`: the same with
-4 bits. Kernels differ between machines and may be missing from a torch build; only this module deals with that.
+activations stay bf16 and only the weights are int8, which pays off in token-by-token generation; `int4`: weights have 4
+bits, and activations stay bf16. Kernels differ between machines and may be missing from a torch build; only this module
+deals with that.
 
 Why weights have 7 bits where integers are multiplied: x86 processors multiply unsigned activations (0 to 255) by signed
 weights (-128 to 127). Without VNNI (AVX2 and AVX-512 up to Skylake), two products are added in 16 bits, and the sum
 saturates: 2 · 255 · 127 = 64,770 exceeds 32,767. This holds for fbgemm and oneDNN, which torch uses, and for ONNX
 Runtime; all three recommend halving the range of one factor (`reduce_range`; oneDNN: "Nuances of int8 computations").
-Here it is always that of the weights: with at most 64, 2 · 255 · 64 = 32,640 fits, so that a model gives the same
-answers everywhere.
+Here it is always the range of the weights: with weights of at most 64, 2 · 255 · 64 = 32,640 fits, so that a model
+makes the same predictions everywhere.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ def check_kind(kind: str) -> None:
 
 
 class Int8Linear(QuantizedLinear):
-    """A linear layer with int8 weights: row i of the weight matrix is `weight[i] · scale[i]`."""
+    """A linear layer with int8 weights: row i of the real weight matrix is `weight[i] · scale[i]`."""
 
     kind: str
 
     @classmethod
     def from_linear(cls, linear: Linear, kind: str) -> Int8Linear:
-        """Quantize a linear layer to int8; the kind is `dynamic` (int8 activations, too) or `weight-only`."""
+        """Quantize a linear layer to int8; `kind` is `dynamic` (activations become int8 as well) or `weight-only`."""
         check_kind(kind)
         largest = LARGEST_7_BIT if kind == "dynamic" else 127
         quantized = cls(linear, *quantize_rows(linear.weight.detach().float(), largest))
@@ -111,12 +112,12 @@ class Int8Linear(QuantizedLinear):
 
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
-    """Multiply x, quantized to 8 bits by its own range, with packed int8 weights: (n, inputs) → (n, outputs)."""
+    """Multiply x, quantized to 8 bits by its own range, with weights from `pack_weight`: (n, inputs) → (n, outputs)."""
     return torch.ops.quantized.linear_dynamic(x, packed)
 
 
 def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> Any:
-    """Return int8 weights and bias in the memory layout that the kernels of an engine require."""
+    """Return int8 weights, their factors per row (`scale`) and a bias in the memory layout of an int8 `engine`."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine  # only while weights are packed: packed weights remember their engine
     try:
@@ -130,7 +131,10 @@ def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str)
 
 
 def replace_linears(module: nn.Module, kind: str) -> None:
-    """Replace the linear layers of a module by quantized ones of a kind: `dynamic`, `weight-only` or `int4`."""
+    """Replace all linear layers of a module with quantized ones; `kind` is `dynamic`, `weight-only` or `int4`.
+
+    With `int4`, layers whose shape does not fit get int8 weights.
+    """
     check_kind(kind)
     small = kind == "int4"
     for parent in list(module.modules()):

@@ -24,7 +24,9 @@ MIDDLE = 128  # the unsigned integer that represents 0 in activations
 
 
 def fake_quantize(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
-    """Round x to multiples of range_ / largest between -largest (or `smallest`) and largest; straight-through gradient.
+    """Round x to one of the numbers that an integer type can represent, with straight-through gradients.
+
+    These are the multiples of s = range_ / largest from -largest · s (or smallest · s) to largest · s.
 
     >>> [round(x, 4) for x in fake_quantize(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
     [0.3, 1.27]
@@ -79,7 +81,7 @@ class FixedRange(nn.Module):
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield each submodule with a weight to quantize, the name of the weight, and the largest integer for it."""
+    """Yield each submodule that has a weight to quantize, with the weight's name and the largest integer allowed."""
     for child in list(module.modules()):
         if isinstance(child, Linear):
             yield child, "weight", LARGEST_7_BIT
@@ -91,7 +93,7 @@ def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def named_linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
-    """Return the paths and linear layers of a module; a layer that is used twice appears once."""
+    """Return the linear layers of a module as (path, layer); a layer that is used twice appears once."""
     return ((path, child) for path, child in module.named_modules() if isinstance(child, Linear))
 
 
@@ -104,7 +106,10 @@ def add_fake_quantization(module: nn.Module) -> None:
 
 
 def remove_fake_quantization(module: nn.Module) -> dict[str, float]:
-    """Remove fake quantization but keep rounded weights; return the learned input ranges of linear layers by path."""
+    """Remove fake quantization from a module, but keep the rounded weights.
+
+    Return the learned input ranges of its linear layers, by the layers' paths.
+    """
     ranges = {path: linear.input_quantizer for path, linear in named_linears(module)}
     for child, name, _ in _parts(module):
         if parametrize.is_parametrized(child, name):

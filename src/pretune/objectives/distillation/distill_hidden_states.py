@@ -1,16 +1,17 @@
 """Distillation of hidden states: a student's states, attention and embeddings are matched to a teacher's.
 
-hidden(skip)      the normalized state of the first token in mapped layers (Sun et al., 2019, *Patient KD*); squares are
-                  averaged over the width, as in its authors' code, so that their weights, 10 to 1,000, fit
+hidden(skip)      the normalized state of the first token in mapped layers (Sun et al., 2019, *Patient KD*); the squared
+                  differences are averaged over the width, as in the authors' code, so that the loss weights of the
+                  paper, 10 to 1,000, can be used
 states(skip)      all states (Jiao et al., 2020, TinyBERT)
 attention(skip)   the attention weights of each token, averaged over heads
 embedding         the input of the first layer
 cosine            the direction of the last states (Sanh et al., 2019, DistilBERT)
 
-Layer maps: `last` pairs the student's layers with the top layers of the teacher, `skip` with every k-th one, both without
-the last layer; 1:2/2:4 lists pairs student:teacher. If the widths differ, a learned projection leads from one to the other;
-it is dropped after training. Student and teacher read the same tokens and therefore share one tokenizer. The teacher is
-frozen, and is part of neither the optimizer nor the head file.
+Layer maps: `last` pairs the student's layers with the top layers of the teacher, and `skip` with every k-th layer, both
+without the last layer of either model; 1:2/2:4 lists pairs student:teacher. If the widths differ, a learned projection
+leads from one to the other; it is dropped after training. Student and teacher read the same tokens and therefore share
+one tokenizer. The teacher is frozen, and is part of neither the optimizer nor the head file.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _TERM = re.compile(r"\s*(?:(?P<weight>[\d.]+)\s*\*)?\s*(?P<kind>\w+)\s*(?:\((?P<
 
 @dataclass(frozen=True)
 class LayerMatch:
-    """One term of a distillation loss: which hidden states of student and teacher are compared, and in which layers."""
+    """One term of a distillation loss: the kind of hidden states that are compared, the weight, and the layer pairs."""
 
     kind: str
     weight: float = 1.0
@@ -73,7 +74,7 @@ def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ..
             raise PretuneError(f"--match-layers {text}: unknown term {kind!r}; {suggest(kind, MATCH_KINDS)}")
         mapped = match["kind"] in KINDS_WITH_LAYERS
         if match["map"] and not mapped:
-            raise PretuneError(f"--match-layers {text}: {match['kind']} takes no layer map; leave out ({match['map']})")
+            raise PretuneError(f"--match-layers {text}: {match['kind']} takes no layer map; remove ({match['map']})")
         pairs = map_layers(match["map"] or "skip", student, teacher) if mapped else ()
         found.append(LayerMatch(match["kind"], float(match["weight"] or 1.0), pairs))
     return tuple(found)
@@ -88,7 +89,7 @@ def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], 
     if text in ("last", "skip"):
         if student > teacher:
             raise PretuneError(
-                f"layer map {text!r}: the student has {student} layers, but the teacher has only {teacher}; name the pairs, as in 1:2/2:4"
+                f"layer map {text!r}: the student has {student} layers, but the teacher has only {teacher}; list pairs STUDENT:TEACHER of layers instead, as in 1:2/2:4"
             )
         count = max(1, student - 1)  # the last layer learns from the task
         if text == "last":
@@ -122,22 +123,25 @@ class DistillHidden(Objective):
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether the loss compares attention weights, which needs the sequence lengths on the CPU."""
+        """Return whether the loss synchronizes GPU and CPU, as the comparison of attention weights does."""
         return any(match.kind == "attention" for match in self.matches)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
+        """Cut documents into spans of whole sentences, and shuffle the spans into packed batches."""
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set as targets the tokens whose states are compared: first tokens for the kind `hidden`, else all tokens."""
+        """Set as targets the tokens whose states are compared: all tokens or, for some kinds, only the first ones.
+
+        With the kind `hidden`, only the first token of each sequence is compared.
+        """
         for match in self.matches:
             places = sequences.offsets[:-1] if match.kind == "hidden" else np.arange(len(sequences.ids))
             sequences.targets[match.name] = (places, np.zeros(len(places), dtype=np.int64))
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the maximum number of targets per batch, by loss term: one per token."""
+        """Return the maximum number of targets per batch, by loss term: the number of tokens in a batch."""
         return {match.name: packing.tokens for match in self.matches}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -169,7 +173,10 @@ class DistillHidden(Objective):
         theirs: list[Tensor],
         at: Tensor,
     ) -> Tensor:
-        """Return the distance `match.kind` between student layers `ours` and teacher layers `theirs` at tokens `at`."""
+        """Return the distance between the student's states `ours` and the teacher's states `theirs` at the tokens `at`.
+
+        Both are lists of hidden states by layer; `match` gives the kind of distance and the pairs of layers to compare.
+        """
 
         def projected(x: Tensor) -> Tensor:
             return head[match.kind](x) if match.kind in head else x
@@ -190,12 +197,16 @@ class DistillHidden(Objective):
     def attention_distance(
         self, match: LayerMatch, backbone: Any, batch: Batch, ours: list[Tensor], theirs: list[Tensor]
     ) -> Tensor:
-        """Return the KL divergence of the student's attention weights from the teacher's at each token, (n,)."""
+        """Return the KL divergence of the student's attention weights from the teacher's at each token, (tokens,).
+
+        `ours` and `theirs` are the hidden states of student and teacher by layer; `match.pairs` are the layers to
+        compare.
+        """
         (packed,) = batch.packed
         layout, found = self_layout(packed), []
         if not (hasattr(backbone, "stack") and hasattr(self.teacher.backbone, "stack")):
             raise PretuneError(
-                "attention weights can be matched only between encoders or decoders, not encoder-decoders; leave attention(…) out of the layers to match"
+                "--match-layers: attention weights can be matched only between encoders or decoders, not encoder-decoders; remove attention(…)"
             )
         for own, layer in match.pairs:
             with torch.no_grad():

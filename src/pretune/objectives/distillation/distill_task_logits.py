@@ -1,9 +1,9 @@
 """Distillation of a task's predictions: a student learns the class probabilities of a teacher (Hinton et al., 2015).
 
-Labeled rows come first; the teacher's probabilities for them can count beside the labels. The rows after them are learned
-from the teacher alone. Probabilities are softened by a temperature, and the loss is multiplied by its square, so that its
-weight does not depend on the temperature. With `mse`, logits are matched instead (Ba and Caruana, 2014; Tang et al., 2019),
-up to a constant that is the same for all classes.
+Labeled rows come first; for them, the teacher's probabilities can count beside the labels. Unlabeled rows follow, and
+are learned from the teacher alone. Probabilities are softened by a temperature, and the loss is multiplied by the
+square of the temperature, so that its weight does not depend on it. With `mse`, logits are matched instead (Ba and
+Caruana, 2014; Tang et al., 2019), up to a constant that is the same for all classes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ SMALLEST = 1e-7  # lower bound of probabilities before the logarithm
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """The class probabilities that a student is trained on in distillation, one row per example."""
+    """The class probabilities that a student is trained on in distillation, one row per example.
+
+    The first `hard` rows of `shares` (rows, classes) are one-hot labels, and the others are the teacher's probabilities
+    for unlabeled rows. `taught` (hard, classes) are the teacher's probabilities for the labeled rows, which have the
+    weight `alpha` beside the labels.
+    """
 
     shares: Array  # (rows, classes) probabilities: one-hot labels of labeled rows, the teacher's for the others
     hard: int  # the number of labeled rows, which come first
@@ -50,7 +55,10 @@ class DistillLogits(WrappedTask):
     tables: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the row number of each sequence's example as its target, to look up the teacher's probabilities."""
+        """Set the row number of each sequence's example as its target.
+
+        `loss` uses it to look up the example's label and the teacher's probabilities.
+        """
         sequences = self.task.corrupt(sequences, tokenizer, draws)
         sequences.targets[self.task.name] = (np.arange(len(sequences.lengths)), sequences.index)
         return sequences
@@ -67,7 +75,10 @@ class DistillLogits(WrappedTask):
         return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)
 
     def distance(self, logits: Tensor, taught: Tensor) -> Tensor:
-        """Return, per row, the KL divergence (or MSE, if configured) of logits from teacher probabilities `taught`."""
+        """Return the distance of each row of `logits` from the teacher's probabilities `taught`, (rows,).
+
+        The distance is the KL divergence or, with `teaching.match="mse"`, the mean squared error of the logits.
+        """
         theirs = taught.clamp(min=SMALLEST).log()
         if self.teaching.match == "mse":
             ours, theirs = (x - x.mean(-1, keepdim=True) for x in (logits, theirs))
@@ -78,7 +89,10 @@ class DistillLogits(WrappedTask):
         return F.kl_div(said, wanted, reduction="none", log_target=True).sum(-1) * heat**2
 
     def table(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return labels and teacher probabilities, (rows, classes) each, and the loss weight of the latter, (rows,)."""
+        """Return the training targets of all rows on a device: labels, teacher probabilities, and the teacher's weight.
+
+        Labels and teacher probabilities are (rows, classes) each; the teacher's weight in the loss is (rows,).
+        """
         if device not in self.tables:
             teaching = self.teaching
             rows, hard = len(teaching.shares), teaching.hard

@@ -35,7 +35,7 @@ class DistillTokens(WrappedObjective):
     own: float = 1.0
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Corrupt sequences as the wrapped objective does, and repeat its targets for the teacher's loss term."""
+        """Corrupt sequences as the wrapped objective does, and set its targets for the teacher's loss term, too."""
         sequences = self.objective.corrupt(sequences, tokenizer, draws)
         at = sequences.targets[self.objective.name][0]
         sequences.targets[TERM] = (at, np.zeros(len(at), dtype=np.int64))

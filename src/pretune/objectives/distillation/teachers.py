@@ -1,4 +1,4 @@
-"""Teachers of distillation: frozen models, run once per batch for all objectives that learn from them."""
+"""Teachers of distillation: frozen models, each run once per batch for all objectives that learn from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pretune.objectives.wrappers import WrappedBackbone
 
 
 class Teacher(Protocol):
-    """A trained model that a student learns from: a backbone, and heads by the name of their objective."""
+    """A trained model that a student learns from: a backbone, and output heads by the names of their objectives."""
 
     backbone: Any
 
@@ -21,12 +21,15 @@ class Teacher(Protocol):
 
 
 def frozen_copy(root: Any, device: torch.device) -> Any:
-    """Return a frozen copy of the model `root` on `device`, with bfloat16 activations on a GPU, else float32."""
+    """Return a frozen copy of the model `root` on `device`, in evaluation mode.
+
+    Activations are bfloat16 on a GPU, else float32.
+    """
     copy = deepcopy(root).requires_grad_(False).eval().to(device)
     copy.set_activation_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return copy
 
 
 def cached_teacher(student: Any, teacher: Any) -> Any:
-    """Return the backbone `teacher`, wrapped to cache its states if the backbone `student` caches its own."""
+    """Return the teacher's backbone; it caches its hidden states if the student's backbone does so, too."""
     return student.cached_other(teacher) if isinstance(student, WrappedBackbone) else teacher

@@ -1,1 +1,1 @@
-"""Self-supervised objectives for a single stack: language modeling, masking, replaced token detection, sentence pairs."""
+"""Self-supervised objectives for an encoder or a decoder: language modeling, masking, replaced tokens, text pairs."""

@@ -20,14 +20,14 @@ def arrange_document_spans(data: Data, length: int, draws: EpochRandom) -> Arran
     template = data.template.document_template
     text_length = length - template.num_special_tokens(pair=False)
     if text_length < 1:
-        raise PretuneError(f"sequences of {length} tokens leave no room for text; set a greater batch.max_length")
+        raise PretuneError(f"sequences of {length} tokens leave no room for text; increase batch.max_length")
     starts, lengths, documents = cut_documents(store, data.documents, text_length, draws)
     arrangement = Arrangement(store, data.tokenizer, template, starts[:, None], lengths[:, None])
     return resample_languages(arrangement, data, documents, draws)
 
 
 def document_span_epoch(data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-    """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
+    """Cut documents into spans of whole sentences, and shuffle the spans into packed batches."""
     return plan_epoch(arrange_document_spans(data, packing.length, draws), packing, draws)
 
 
@@ -35,7 +35,7 @@ class ReadsDocuments(Objective):
     """Base class of objectives that read documents in spans of whole sentences."""
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
+        """Cut documents into spans of whole sentences, and shuffle the spans into packed batches."""
         return document_span_epoch(data, packing, draws)
 
 
@@ -56,7 +56,8 @@ def resample_languages(arrangement: Arrangement, data: Data, documents: Array, d
 def resample_groups(groups: Array, power: float, draws: EpochRandom) -> Array:
     """Return indices into `groups`, resampled so that a group's share is proportional to its size to the power `power`.
 
-    The total stays the same (Lample and Conneau, 2019). Undersampled groups lose different members in each epoch.
+    `groups` has the group of each item. The number of indices stays about the same (Lample and Conneau, 2019). Of a
+    group that loses items, different items are left out in each epoch.
 
     >>> np.bincount(np.array([0] * 16 + [1] * 4)[resample_groups(np.array([0] * 16 + [1] * 4), 0.5, EpochRandom(0))]).tolist()
     [13, 7]

@@ -1,7 +1,8 @@
-"""Bidirectional language modeling (Peters et al., 2018, ELMo): predict each token from those before it and those after it."""
+"""Bidirectional language modeling (Peters et al., 2018, ELMo): predict each token from its left and right context."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -46,7 +47,7 @@ class BiLM(Objective):
         return document_span_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set each token's next token (direction 0) and previous token (direction 1) as targets."""
+        """Set as the targets of each token the next token (direction 0) and the previous token (direction 1)."""
         if self.stateful:
             return self.apart(sequences)
         offsets, count = sequences.offsets, len(sequences.ids)
@@ -59,7 +60,10 @@ class BiLM(Objective):
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """Set the token read next as each token's target, also in `sequences.second`, which is read backward."""
+        """Set the targets of both directions for stateful batches, where each direction has its own sequences.
+
+        The backward stack reads `sequences.second`. The target at each token is the token that is read after it.
+        """
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]
@@ -79,19 +83,19 @@ class BiLM(Objective):
         make: Any = getattr(backbone, "direction_head", None)
         if make is None:
             raise PretuneError(
-                "the objective bilm needs a model with a forward and a backward stack; choose one such as elmo-transformer"
+                "the objective bilm needs a model with a forward and a backward stack; choose a model such as elmo-transformer"
             )
         head: nn.Module = make()
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of both reading directions together, and log that of each direction."""
+        """Return the cross-entropy of both reading directions together, and log the cross-entropy of each direction."""
         targets = batch.targets[self.name]
         at, direction = targets.at.unbind(1)
-        carry = None
+        after = None
         if self.stateful:
             network: Any = backbone
-            forward, backward, carry = network.both_directions(*batch.packed, state=batch.state)
+            forward, backward, after = network.both_directions(*batch.packed, state=batch.state)
             states = torch.cat([forward, backward])[at + direction * forward.shape[0]]
         else:
             last = backbone(*batch.packed).last
@@ -104,12 +108,20 @@ class BiLM(Objective):
         logs = {f"{self.name}/accuracy": right.sum()}
         for name, loss, total in zip(("forward", "backward"), sums.detach(), weight.sum(0), strict=True):
             logs |= {f"{self.name}/{name}": loss, f"{self.name}/{name}/of": total}
-        return Loss(sums={self.name: sums.sum()}, logs=logs, carry=carry)
+        return Loss(sums={self.name: sums.sum()}, logs=logs, state=after)
+
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the target tokens of a demonstration as text: of the forward, then of the backward direction."""
+        forward, backward = (spell(target[at[:, 1] == direction]) for direction in (0, 1))
+        return f"{forward}; and from the end: {backward}"
 
 
 @dataclass
 class BidirectionalEpoch:
-    """An epoch of stateful batches, in which a forward and a backward language model read the same text streams."""
+    """An epoch of stateful batches, in which a forward and a backward language model read the same text streams.
+
+    `ahead` has the batches to read forward, and `back` those to read backward.
+    """
 
     ahead: StreamEpoch
     back: StreamEpoch
@@ -129,7 +141,11 @@ class BidirectionalEpoch:
 
 
 def direction_losses(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy and the correct predictions, weighted by `weight` (m, 2), per direction, (2,) each."""
+    """Return the cross-entropy and the number of correct predictions, summed for each direction, (2,) each.
+
+    `logits` (m, vocabulary) and `target` (m,) belong to predictions of both directions; `weight` (m, 2) is the weight
+    of each prediction in its own direction, and 0 in the other one.
+    """
     logits = logits.float()
     losses = F.cross_entropy(logits, target, reduction="none")
     right = (logits.argmax(-1) == target).float()

@@ -30,20 +30,23 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 class DLM(SequenceClassification, LearnsFromRows):
     """Dialogue language modeling: classify windows of up to `max_turns` turns as real or as having one turn replaced.
 
-    One turn of each window is drawn. Windows are matched in pairs, at random among those of one file whose drawn turns
-    have the same role, about the same length, and different words. Both turns are truncated to the shorter length, and
-    a share `replace_rate` of the pairs exchange them, so that roles, positions, and lengths do not reveal the label.
-    Windows without a match have no label.
+    In each window, one turn is chosen at random. Windows of the same file are then matched at random in pairs whose
+    chosen turns have the same role, about the same length, and different words. Both chosen turns are truncated to the
+    shorter length, and a share `replace_rate` of the pairs exchange them, so that roles, positions, and lengths do not
+    reveal the label. Windows without a partner have no label.
     """
 
     max_turns: int = 3
     replace_rate: float = 0.5
 
     name: ClassVar[str] = "dlm"
+    classes: ClassVar[tuple[str, str]] = ("real", "fake")
 
     def __post_init__(self) -> None:
         if self.max_turns < 2:
-            raise PretuneError(f"dlm(max_turns={self.max_turns}): a dialogue has at least 2 turns; give 2 or more")
+            raise PretuneError(
+                f"dlm(max_turns={self.max_turns}): a dialogue has at least 2 turns; set max_turns to 2 or more"
+            )
         if not 0 <= self.replace_rate <= 1:
             raise PretuneError(
                 f"dlm(replace_rate={self.replace_rate:g}): the share must be between 0 and 1; give, for example, 0.5"
@@ -54,7 +57,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         return read_dialogues(files, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return one sequence per window of dialogue turns; in too long windows, the longest turns are truncated."""
+        """Return one sequence per window of dialogue turns; if a window is too long, truncate its longest turns."""
         if not isinstance(data.rows, Dialogues):
             raise PretuneError("the objective dlm learns from dialogues; give it a .jsonl file of dialogues")
         rows, tokens = data.rows, data.token_rows
@@ -64,7 +67,9 @@ class DLM(SequenceClassification, LearnsFromRows):
         window = turn_windows(dialogue[used], self.max_turns, draws)
         real = window >= 0
         if not real.any():
-            raise PretuneError(f"{rows.file}: no dialogue has two turns, as the objective dlm needs; add longer ones")
+            raise PretuneError(
+                f"{rows.file}: no dialogue has two turns or more, as the objective dlm needs; add longer dialogues"
+            )
         if not any(can_exchange(rows, dialogue, used, role) for role in (QUERY, RESPONSE)):
             raise PretuneError(
                 f"{rows.file}: the objective dlm exchanges turns between dialogues, but no two dialogues have turns of the same role "
@@ -78,7 +83,7 @@ class DLM(SequenceClassification, LearnsFromRows):
         text_length = packing.length - template.num_special_tokens(pair=False) - (len(template.pair) - 1) * (most - 1)
         if text_length < most:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for {most} turns; set a greater batch.max_length"
+                f"sequences of {packing.length} tokens leave no room for {most} turns; increase batch.max_length"
             )
         cut = truncate_longest_first(spans, text_length)
         arrangement = Arrangement(
@@ -94,9 +99,11 @@ class DLM(SequenceClassification, LearnsFromRows):
         return plan_epoch(arrangement, packing, draws)
 
     def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: EpochRandom) -> Array:
-        """Exchange one turn each between pairs of the m windows, in place; return labels (m,): 0 real, 1 fake, -1 no pair.
+        """Exchange one turn each between pairs of the m windows, in place; return the labels of the windows, (m,).
 
-        `turn` and `spans` (m, k) are the turns of each window and their lengths; `dialogue` is each turn's dialogue.
+        A label is 0 for a real window, 1 for a fake one, and -1 for a window without a partner. `turn` (m, k) has the
+        indices of the turns in each window, `spans` (m, k) their lengths in tokens, and `dialogue` the dialogue number
+        of every turn in `rows`.
         """
         every, first = np.arange(len(turn)), turn[:, 0]
         place = draws.integers((spans > 0).sum(1), "place", first)
@@ -116,9 +123,10 @@ class DLM(SequenceClassification, LearnsFromRows):
 
 
 def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
-    """Group the turns of each dialogue into windows of up to `size` turns; return indices (m, size), padded with -1.
+    """Group the turns of each dialogue into windows of up to `size` turns, and return turn indices (m, size).
 
-    `dialogue` (n,) numbers the dialogue of each turn. Later epochs cut elsewhere; single turns left over are dropped.
+    Shorter windows are padded with -1. `dialogue` (n,) has the dialogue number of each turn. After the first epoch,
+    dialogues are cut at random places. Windows with a single turn are dropped.
     """
     _, first, counts = np.unique(dialogue, return_index=True, return_counts=True)
     shift = draws.integers(size, "shift", first) if draws.epoch else np.zeros_like(first)
@@ -133,13 +141,19 @@ def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
 
 
 def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bool:
-    """Return whether the turns in `used` that have the role `role` include different texts and different dialogues."""
+    """Return whether any of the turns `used` with the role `role` can be exchanged between two dialogues.
+
+    This needs turns of at least two dialogues, with at least two different texts.
+    """
     turns = used[np.array(rows.roles)[used] == role]
     return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1
 
 
 def truncate_longest_first(spans: Array, room: int) -> Array:
-    """Return text lengths `spans` (m, k), the longest of each row shortened until the row sums to at most `room`."""
+    """Return the text lengths `spans` (m, k), shortened so that each row sums to at most `room` tokens.
+
+    In each row, the longest texts are shortened first.
+    """
     most = spans.shape[1]
     limit = np.full(len(spans), room // most)
     for _ in range(most):  # what shorter texts leave free is divided among the longer ones

@@ -1,4 +1,4 @@
-"""Language modeling: predict each token from those before it."""
+"""Language modeling: predict each token from the tokens before it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ class LM(TokenPrediction):
         if self.backward != getattr(backbone, "backward", False):
             direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
             raise PretuneError(
-                f"this model reads {direction}, and the objective predicts in the other direction; pretrain it with {objective}"
+                f"this model reads {direction}, but the objective predicts in the other direction; pretrain this model with {objective}"
             )
         return super().head(backbone)

@@ -45,19 +45,24 @@ class MaskedItem(TokenPrediction):
         check_positive_fractions(self.name, mask_rate=self.mask_rate)
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut user histories into sequences, from the newest item backward; later epochs cut at other places."""
+        """Cut user histories into sequences, from the newest item backward.
+
+        After the first epoch, the histories are cut at other, random places.
+        """
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
-            raise PretuneError("the objective item reads user histories; give it a store of them, not labeled rows")
+            raise PretuneError(
+                "the objective item reads user histories; give a token store of histories instead of labeled rows"
+            )
         if items < 2:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for two items; set a greater batch.max_length"
+                f"sequences of {packing.length} tokens leave no room for two items of a user's history; increase batch.max_length"
             )
         begin, end = history_bounds(data.store, data.documents, self.num_held_out)
         if not len(begin):
             raise PretuneError(
                 f"the objective item needs histories of {self.num_held_out + 2} items or more, of which the last "
-                f"{self.num_held_out} are held out for evaluation, and the store has none; give it longer histories or a smaller num_held_out"
+                f"{self.num_held_out} are held out for evaluation, and the store has none; add longer histories, or lower num_held_out"
             )
         sizes = end - begin
         shift = draws.integers(items // 2 + 1, "shift", begin) if draws.epoch else np.zeros_like(begin)
@@ -86,7 +91,10 @@ class MaskedItem(TokenPrediction):
 
 
 def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Array]:
-    """Return where user histories of two items or more begin and end in a store, without their last `held` items."""
+    """Return the first position and the end of each user history in a store, without its last `held` items, (m,) each.
+
+    Positions count the items of the whole store. Histories in which fewer than two items remain are left out.
+    """
     bounds = store.sentence_offsets[store.document_offsets]
     begin, end = bounds[documents], bounds[documents + 1] - held
     long_enough = end - begin >= 2
@@ -94,6 +102,9 @@ def history_bounds(store: Store, documents: Array, held: int) -> tuple[Array, Ar
 
 
 def last_items(sequences: Sequences) -> Array:
-    """Return the index of the last item (the last token that is not special) of each sequence, (b,)."""
+    """Return the index of the last item of each sequence, which is its last token that is not special, (b,).
+
+    b is the number of sequences.
+    """
     free = np.flatnonzero(~sequences.columns["special"])
     return np.asarray(free[np.searchsorted(free, sequences.offsets[1:]) - 1])

@@ -1,8 +1,8 @@
 """Masking: choose tokens, whole words, spans of words, n-grams, or phrases, and replace them.
 
 Text is cut into units, and units are chosen in random order until the masking rate of the sequence is reached. A unit
-consists of pieces (a span, of words) that are taken one by one, so a span that no longer fits is shortened; a unit of one
-piece is taken whole or not at all.
+consists of one or more pieces, as a span consists of words. Its pieces are chosen one by one, so a span that no longer
+fits is shortened; a unit of one piece is chosen whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ PASSES = 2  # over the pieces: when one does not fit, the second pass fills the 
 
 @dataclass(frozen=True)
 class MaskingUnits:
-    """Text divided into units to mask, such as spans; each unit consists of adjacent pieces, such as words."""
+    """Text divided into units to mask, such as spans; each unit consists of adjacent pieces, such as words.
+
+    `first` and `sizes` (k,) are the first token and the number of tokens of each piece; `unit` (k,) is the first token
+    of the unit that the piece belongs to.
+    """
 
     first: Array  # (k,) first token of each piece
     sizes: Array  # (k,) tokens of each piece
@@ -33,7 +37,10 @@ class MaskingUnits:
 
 
 def word_units(sequences: Sequences) -> MaskingUnits:
-    """Return whole words as units to mask; at the start of a sequence, the rest of a cut word counts as a unit."""
+    """Return whole words as units to mask.
+
+    Where a sequence starts inside a word, the rest of this word is a unit, too.
+    """
     special = sequences.columns["special"]
     bounds = special | sequences.columns["word"] | sequence_starts(sequences)
     bounds[1:] |= special[:-1]
@@ -45,7 +52,10 @@ def word_units(sequences: Sequences) -> MaskingUnits:
 
 
 def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
-    """Return a mask (k,) of the pieces, such as words, that start a sequence or follow a special token."""
+    """Return a mask (k,) of the pieces, such as words, that start a sequence or follow a special token.
+
+    k is the number of pieces.
+    """
     begins = sequence_starts(sequences)[pieces.first]
     begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
     begins[:1] = True
@@ -53,16 +63,17 @@ def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
 
 
 def sequence_starts(sequences: Sequences) -> Array:
-    """Return a mask (n,) that is True at the first token of each sequence."""
+    """Return a mask over all tokens that is True at the first token of each sequence."""
     begins = np.zeros(len(sequences.ids), dtype=bool)
     begins[sequences.offsets[:-1][sequences.lengths > 0]] = True
     return begins
 
 
 def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> MaskingUnits:
-    """Return random spans of whole words as units to mask; shares[n - 1] is the share of spans with n words.
+    """Return random spans of whole words as units to mask.
 
-    No span crosses a special token. All words are about equally likely to be masked.
+    shares[n - 1] is the share of the spans that have n words. No span crosses a special token. All words are about
+    equally likely to be masked.
     """
     pieces = word_units(sequences)
     owner = sequences.owner[pieces.first]
@@ -82,7 +93,10 @@ def span_units(sequences: Sequences, draws: EpochRandom, shares: Array) -> Maski
 
 
 def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
-    """Return the phrases in `known`, and every word outside of them, as units to mask (Sun et al., 2019, ERNIE)."""
+    """Return phrases, and every word outside of them, as units to mask (Sun et al., 2019, ERNIE).
+
+    The phrases are those that `known` finds in the sequences.
+    """
     pieces = word_units(sequences)
     found = known.find(sequences.ids, pieces.first, pieces.sizes, run_starts(sequences, pieces))
     inside = np.zeros(len(found) + 1, dtype=np.int64)  # +1 where the later words of a phrase begin, -1 where they end
@@ -97,9 +111,10 @@ def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
 
 
 def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: MaskingUnits | None = None) -> Array:
-    """Return the sorted indices (m,) of tokens to mask: about a share `rate` of each sequence, never special tokens.
+    """Return the sorted indices (m,) of tokens to mask: about a share `rate` of each sequence, no special tokens.
 
-    Units (default: single tokens) are drawn at random as long as they fit into max(1, round(rate · length)) tokens.
+    The units (`units`; by default single tokens) are drawn at random as long as they fit into max(1, round(rate ·
+    length)) tokens of their sequence.
     """
     if units is None:
         return choose_masked_tokens(sequences, rate, draws)
@@ -139,8 +154,9 @@ def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) 
 def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
     """Return the maskable pieces (tokens or words) of each sequence in random order, encoded as integers (k,).
 
-    The low 20 bits of an integer are the piece's position in its sequence. Pieces bounds[i] to bounds[i + 1] belong to
-    sequence i; `first` (k,) are their first tokens. Pieces with equal `unit` (k,), as in a span, stay adjacent.
+    The low 20 bits of an integer are the position in the sequence at which the piece starts. Pieces bounds[i] to
+    bounds[i + 1] - 1 belong to sequence i; `first` (k,) has the index of the first token of each piece. Pieces with the
+    same `unit` (k,), such as the words of a span, stay adjacent.
     """
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
@@ -160,13 +176,16 @@ def mask_counts(rate: float, lengths: Array) -> Array:
 
 
 def max_masked(packing: Packing, rate: float) -> int:
-    """Return the maximum number of masked tokens in a batch within the limits `packing`, rounding included."""
+    """Return the maximum number of masked tokens in a batch of size `packing`, as each sequence may round up."""
     sequences = min(packing.sequences, packing.tokens)
     return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
 
 
 def first_of_run(sequences: Sequences, at: Array) -> Array:
-    """Return, for each masked token in `at` (m,), the index of the first token of its run of adjacent masked tokens."""
+    """Return, for each masked token, the index of the first token in its run of adjacent masked tokens, (m,).
+
+    `at` (m,) are the sorted indices of the masked tokens.
+    """
     begins = sequence_starts(sequences)[at]
     begins[1:] |= at[1:] != at[:-1] + 1
     begins[:1] = True
@@ -185,7 +204,8 @@ def mask_tokens(
 ) -> Array:
     """Replace a share `masked` of the tokens `at` by [MASK] and `swapped` by random tokens; return the original tokens.
 
-    One random draw decides for all tokens with the same value in `together` (m,), such as those of a span.
+    `at` (m,) are token indices. Tokens with the same value in `together` (m,), such as the tokens of a span, share one
+    random draw: all become [MASK], all become random tokens, or all stay.
     """
     mask = tokenizer.role("mask")
     original = sequences.ids[at]
@@ -200,7 +220,10 @@ def mask_tokens(
 
 
 def check_positive_fractions(name: str, **shares: float | None) -> None:
-    """Raise an error if an option of the objective `name`, given as keyword argument, is neither None nor in (0, 1]."""
+    """Raise an error unless each option of the objective `name` is None or greater than 0 and at most 1.
+
+    The options are given as keyword arguments, such as mask_rate=0.15.
+    """
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
             given = value if isinstance(value, str) else format(value, "g")
@@ -208,7 +231,10 @@ def check_positive_fractions(name: str, **shares: float | None) -> None:
 
 
 def check_replacements(name: str, masked: float, swapped: float) -> None:
-    """Raise an error if the shares `masked` (become [MASK]) and `swapped` (become random tokens) exceed 1 in total."""
+    """Raise an error that names the objective `name` if the two shares of replaced tokens exceed 1 in total.
+
+    `masked` is the share of tokens that become [MASK], and `swapped` the share that become random tokens.
+    """
     if masked + swapped > 1 + 1e-9:
         raise PretuneError(
             f"{name}: mask_replace_prob={masked:g} and random_replace_prob={swapped:g} add up to more than 1; lower one of them"

@@ -124,14 +124,14 @@ class MLM(ReadsDocuments):
         return {self.name: most, "boundary": most} if self.span_boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new output layer over the vocabulary and, with `span_boundary`, one for span boundaries."""
+        """Return a new output layer over the vocabulary and, with `span_boundary`, one that reads span boundaries."""
         head = backbone.vocabulary_head()
         if self.span_boundary:
             head.add_module("boundary", BoundaryHead(backbone))
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy at masked tokens and, with `span_boundary`, that of predictions from span boundaries."""
+        """Return the cross-entropy at masked tokens; with `span_boundary`, also that of predictions from boundaries."""
         targets = batch.targets[self.name]
         states, tokens = backbone(*batch.packed).last, backbone.embed.tokens
         loss = vocabulary_loss(self.name, head, states[targets.at], tokens, targets)

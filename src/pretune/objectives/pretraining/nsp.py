@@ -25,18 +25,19 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class NSP(SequenceClassification):
-    """Next sentence prediction: a share `negative_rate` of the pairs has its second text from another document.
+    """Next sentence prediction: in a share `negative_rate` of the pairs, the second text is from another document.
 
-    Each pair is matched at random with one of the same file whose second text is about as long. Both second texts are
-    truncated to the shorter length, and a share of the matches exchange them, so that every text is read once per epoch
-    and lengths do not reveal the label. Single sentences and pairs without a match have no label. A share
-    `short_seq_prob` of the documents is cut into shorter pairs.
+    Text pairs of the same file whose second texts are about equally long are matched at random, two by two. Both second
+    texts are truncated to the shorter length, and a share of the matched pairs exchange them, so that every text is
+    read once per epoch and lengths do not reveal the label. Single sentences and text pairs that found no match have no
+    label. A share `short_seq_prob` of the documents is cut into shorter text pairs.
     """
 
     negative_rate: float = 0.5
     short_seq_prob: float = 0.1
 
     name: ClassVar[str] = "nsp"
+    classes: ClassVar[tuple[str, str]] = ("follows", "from elsewhere")
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut documents into pairs of adjacent texts, and exchange the second texts of some pairs between documents."""

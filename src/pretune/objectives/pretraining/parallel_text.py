@@ -26,9 +26,10 @@ from pretune.text.tokenizers.template import Template
 
 
 class ParallelText(LearnsFromRows):
-    """Base class of objectives that read a text and its translation as one sequence, each with its special tokens.
+    """Base class of objectives that read a text and its translation as one sequence.
 
-    `text` and `pair` are columns of a table; `language_pair` (en-fr) is needed unless file or column names tell it.
+    Each of the two texts has its own special tokens. `text` and `pair` are columns of a table; `language_pair`, such as
+    en-fr, is needed unless the names of files or columns give it.
     """
 
     pattern: ClassVar[Pattern | None] = full
@@ -50,7 +51,8 @@ class ParallelText(LearnsFromRows):
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return one sequence per pair of texts; drop pairs that are too long or have an empty text.
 
-        Column `side` is 0 for the tokens of the first text and 1 for those of the second.
+        The column `side` of the sequences is 0 for the tokens of the first text and 1 for the tokens of the second
+        text.
         """
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
@@ -86,7 +88,10 @@ def restart_positions(sequences: Sequences) -> Sequences:
 
 
 def check_attention(name: str, backbone: Backbone) -> None:
-    """Raise an error if a model lacks full attention, because other attention patterns fail if positions restart."""
+    """Raise an error if the attention of a model is not full, as `name`, an objective on text pairs, requires.
+
+    The positions of the second text start at 0 again, but other attention patterns need positions that increase.
+    """
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
         if (

@@ -34,7 +34,7 @@ class PLM(TokenPrediction, AddsTokens):
     The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `num_parts` parts, read in
     order. Within a part, the tokens that are not predicted come first and attend to each other in both directions; the
     predicted tokens follow in random order. With `stateful`, each batch continues the documents of the previous one.
-    Unlike the released code, which goes from left to right, n-grams are placed at random.
+    N-grams are placed at random; the released code of XLNet places them from left to right.
     """
 
     k: float = 6
@@ -61,7 +61,8 @@ class PLM(TokenPrediction, AddsTokens):
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Choose the tokens to predict and their order, and insert a query token after each predicted token.
 
-        A query (1 in column `stream`) predicts its token from the tokens with lower ranks (column `order`).
+        In the columns of the sequences, `stream` is 1 for queries, and `order` has the rank of each token. A query
+        predicts its token from the tokens of lower rank.
         """
         units = masking.span_units(sequences, draws, masking.inverse_length_weights(self.max_ngram))
         predicted = np.zeros(len(sequences.ids), dtype=bool)
@@ -85,7 +86,11 @@ class PLM(TokenPrediction, AddsTokens):
         )
 
     def order(self, sequences: Sequences, draws: EpochRandom, context: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the prediction order as ranks (n,): `context` tokens share one in each part, others are random."""
+        """Return the rank of each token in the prediction order, (n,); a token is predicted from those of lower rank.
+
+        `context` (n,) is True for the tokens that are not predicted: those of one part have equal ranks, below the
+        random ranks of the part's predicted tokens.
+        """
         cuts = sequences.lengths[:, None] * np.arange(self.num_parts + 1) // self.num_parts
         sizes, number = np.diff(cuts).ravel(), np.arange(self.num_parts)
         rank = np.empty(len(context), dtype=np.int64)

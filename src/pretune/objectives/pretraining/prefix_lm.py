@@ -33,7 +33,10 @@ class PrefixLM(ReadsDocuments, TokenPrediction):
     pattern: ClassVar[Pattern | None] = prefix
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mark a random prefix of each text in column `prefix`, and set the tokens after it as targets."""
+        """Choose a random prefix of each text, and set the tokens after it as targets.
+
+        The column `prefix` of the sequences marks the prefix, whose tokens attend to each other in both directions.
+        """
         lengths, special = sequences.lengths, sequences.columns["special"]
         first = np.minimum.reduceat(
             np.where(special, lengths.max(initial=0), sequences.index_in_sequence), sequences.offsets[:-1]

@@ -6,6 +6,7 @@ every token of the result. The generator belongs to the objective's head and sha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from pretune.objectives.pretraining.arrangements import ReadsDocuments
 from pretune.objectives.pretraining.masking import check_positive_fractions, choose_masked, max_masked
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Packed, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
@@ -119,7 +121,7 @@ class RTD(ReadsDocuments):
         check_positive_fractions(self.name, mask_rate=self.mask_rate, generator_size=self.generator_size)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Mask tokens; set the masked ones as targets of the generator, and all as targets of the discriminator."""
+        """Mask tokens; masked tokens are targets of the generator, and all tokens are targets of the discriminator."""
         mask = tokenizer.role("mask")
         at = choose_masked(sequences, self.mask_rate, draws)
         sequences.targets[generator_term(self.name)] = (at, sequences.ids[at])
@@ -160,6 +162,10 @@ class RTD(ReadsDocuments):
         loss.packed = (read,)
         return loss
 
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return "r" for each token of a demonstration that was replaced, and "o" for each original one."""
+        return " ".join("r" if replaced else "o" for replaced in ids != target)
+
 
 def generator_term(name: str) -> str:
     """Return the name of the generator's loss term, given the name of the objective."""
@@ -167,7 +173,11 @@ def generator_term(name: str) -> str:
 
 
 def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return weighted counts for the accuracy, precision and recall of tokens `flagged` as replaced, by metric."""
+    """Return the counts from which accuracy, precision, and recall of the discriminator are computed, by metric.
+
+    `flagged` (n,) is True for tokens that the discriminator calls replaced, `replaced` (n,) for tokens that are
+    replaced, and `weight` (n,) is 0 for padding. A key such as `recall/of` has the denominator of `recall`.
+    """
     found = (weight * (flagged & replaced)).sum()
     return {
         "replaced": (weight * replaced).sum(),
@@ -182,7 +192,10 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
 def run_generator(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
-    """Return the generator's loss at the masked tokens `hidden` as loss term `term`, and one sampled token for each."""
+    """Return the generator's loss at the masked tokens `hidden`, and one sampled token id for each of them.
+
+    `packed` are the sequences with their masks, and `term` is the name of the loss term.
+    """
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
@@ -203,7 +216,7 @@ def sample_tokens(logits: Tensor) -> Tensor:
 
 
 def fill_in_tokens(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:
-    """Return token ids (n,) with `values` at the positions of the targets; targets of weight 0 are ignored."""
+    """Return the token ids (n,) with `values` filled in at the positions of the targets, except targets of weight 0."""
     nowhere = torch.full_like(targets.at, ids.shape[0])
     at = torch.where(targets.weight > 0, targets.at, nowhere)
     return torch.cat([ids, ids[:1]]).scatter(0, at, values)[: ids.shape[0]]

@@ -1,4 +1,4 @@
-"""The classifier and the arrangement of text pairs that nsp, sop, and dlm share.
+"""The classifier and the choice of text pairs for next sentence prediction, sentence order prediction, and dialogues.
 
 The label must follow from the content of the texts alone. Negatives are therefore made by exchanging texts between two
 sequences of the same source, and both texts are truncated to the same length, exchanged or not: neither the lengths, nor
@@ -7,6 +7,7 @@ where a text begins and ends, nor the source reveals the label.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -44,6 +45,7 @@ class SequenceClassification(Objective):
     """Base class of objectives that predict a binary label of each labeled sequence from its first token."""
 
     owns_arrangement: ClassVar[bool] = True
+    classes: ClassVar[tuple[str, str]]  # what the labels 0 and 1 mean, for demonstrations
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the label of each labeled sequence as the target at its first token; tokens are unchanged."""
@@ -53,7 +55,7 @@ class SequenceClassification(Objective):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the maximum number of prediction targets per batch, by loss term: one per sequence."""
+        """Return the maximum number of targets per batch, by loss term: the number of sequences in a batch."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -65,27 +67,32 @@ class SequenceClassification(Objective):
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return what the label of each sequence in a demonstration means, such as "in order", separated by commas."""
+        return ", ".join(self.classes[int(label)] for label in target)
+
 
 def split_into_pairs(
     name: str, data: Data, packing: Packing, draws: EpochRandom, short: float
 ) -> tuple[Array, Array, Array]:
     """Cut documents into spans, and each span into two texts at a random sentence boundary.
 
-    Return the starts and lengths of both texts, (m, 2) each, and their documents (m,). In a span of one sentence, the
-    second length is 0. A share `short` of the documents is cut into shorter spans.
+    Return the starts and the lengths of both texts in the token store, (m, 2) each, and the document numbers (m,). In a
+    span of one sentence, the second length is 0. A share `short` of the documents is cut into shorter spans. `name` is
+    the name of the objective, for error messages.
     """
     store = data.require_store(name)
     text_length = packing.length - data.template.num_special_tokens(pair=True)
     if text_length < 2:
         raise PretuneError(
-            f"sequences of {packing.length} tokens leave no room for two texts; set a greater batch.max_length"
+            f"sequences of {packing.length} tokens leave no room for two texts; increase batch.max_length"
         )
     starts, lengths, documents = cut_documents(store, data.documents, text_length, draws, short, from_both_ends=True)
     first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
             f"the objective {name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
-            "give it longer documents or set a greater batch.max_length"
+            "give it longer documents or increase batch.max_length"
         )
     begins = np.stack([starts, starts + first], axis=1)
     first = np.where(first > 0, first, lengths)
@@ -93,9 +100,10 @@ def split_into_pairs(
 
 
 def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
-    """Return the group (m,) of each sequence, given its document; only sequences of the same group exchange texts.
+    """Return the group (m,) of each sequence, given its document number; only sequences of one group exchange texts.
 
-    A group is a file, or all single-document files in a language; `files` and `languages` give those of each document.
+    `files` and `languages` have the file number and the language number of each document. All documents of a file form
+    one group. Files with a single document form one group per language, whose number is negative.
 
     >>> exchange_groups(np.array([0, 0, 1, 2]), np.zeros(4, dtype=int), np.array([0, 0, 1, 2, 3])).tolist()
     [0, 0, 0, -1, -1]
@@ -109,9 +117,10 @@ def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:
 def match_in_pairs(
     lengths: Array, kinds: Array, owners: Array, draws: EpochRandom, words: Array | None = None
 ) -> Array:
-    """Match m items of about the same length at random in pairs; return the index of each item's partner, or -1.
+    """Match m items of about the same length at random in pairs; return the index (m,) of each item's partner, or -1.
 
-    Partners have the same kind, different owners and, if given, different `words` (ids of their contents).
+    `lengths`, `kinds`, `owners` and `words` are (m,). Partners have the same kind, different owners (such as documents)
+    and, if `words` is given, different `words` (numbers that identify their contents).
 
     >>> match_in_pairs(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), EpochRandom(0)).tolist()
     [3, 2, 1, 0]

@@ -18,16 +18,17 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 @register_objective
 @dataclass(frozen=True)
 class SOP(SequenceClassification):
-    """Sentence order prediction: detect whether two adjacent texts are swapped, as a share `swap_rate` of the pairs is.
+    """Sentence order prediction: classify pairs of adjacent texts, a share `swap_rate` of which is swapped.
 
-    Single sentences have no label, nor do pairs that start inside a sentence, because such a start would reveal which
-    text is the first. A share `short_seq_prob` of the documents is cut into shorter pairs.
+    Single sentences have no label. Pairs that start inside a sentence have no label either, because such a start would
+    reveal which text comes first. A share `short_seq_prob` of the documents is cut into shorter pairs.
     """
 
     swap_rate: float = 0.5
     short_seq_prob: float = 0.1
 
     name: ClassVar[str] = "sop"
+    classes: ClassVar[tuple[str, str]] = ("in order", "swapped")
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut spans of documents into two texts at a random sentence boundary, and swap the texts of some pairs."""

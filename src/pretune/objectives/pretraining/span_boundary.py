@@ -20,7 +20,7 @@ PLACE_WIDTH = 200
 
 
 class BoundaryHead(nn.Module):
-    """An output layer that predicts a masked token from its position in a span and the states on both sides of it."""
+    """An output layer that predicts a masked token from its position in a span and the states beside the span."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -34,21 +34,27 @@ class BoundaryHead(nn.Module):
     def look(self, states: Tensor, at: Tensor) -> Tensor:
         """Concatenate, for each masked token, the states on both sides of its span and its position's embedding.
 
-        `at` (m, 3) is left index, right index, position in the span; the result is (m, 2 · width + PLACE_WIDTH).
+        `at` (m, 3) has the index of the token left of the span, that of the token right of it, and the position in the
+        span; `states` are (tokens, width), and the result is (m, 2 · width + PLACE_WIDTH).
         """
         left, right, place = at.unbind(1)
         return torch.cat([states[left], states[right], self.places(place).to(states.dtype)], dim=1)
 
     def forward(self, seen: Tensor, tokens: Tensor) -> Tensor:
-        """Return logits (m, vocabulary) for span-boundary vectors `seen` (from `look`) and embeddings `tokens`."""
+        """Return logits (m, vocabulary), given the vectors `seen` (m, …) that `look` returns and the token embeddings.
+
+        `tokens` (vocabulary, width) are the token embeddings.
+        """
         out: Tensor = self.output(self.inner(seen), tokens)
         return out
 
 
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
-    """Return which masked tokens `at` have a token on both sides of their span, and inputs (m, 3) to predict them from.
+    """Return which masked tokens can be predicted from the tokens beside their span, and the inputs to predict them.
 
-    Inputs are the indices of the two tokens beside the span, and the position in it; `first` (m,) are span starts.
+    `at` (m,) are the masked tokens and `first` (m,) the first tokens of their spans. The first result is a mask (m,);
+    the second has one row per predictable token, (k, 3): the indices of the tokens left and right of the span, and the
+    position in the span.
     """
     last = at[np.searchsorted(first, first, side="right") - 1]
     offsets, owner = sequences.offsets, sequences.owner[at]

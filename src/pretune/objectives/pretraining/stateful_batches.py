@@ -21,12 +21,13 @@ def stream_epoch(
 ) -> StreamEpoch:
     """Divide documents into streams of contiguous text, and return an epoch of batches that continue each other.
 
-    With `backward`, streams are read from end to start. With `framed`, documents have the template's special tokens.
+    With `backward`, streams are read from end to start. With `framed`, each document is enclosed in the special tokens
+    of the template.
     """
     store = data.require_store("a stateful objective")
     if data.languages:
         raise PretuneError(
-            "a stateful objective reads text in one language, but the data has several; give it one store, or leave out stateful=true"
+            "a stateful objective reads text in one language, but the data has several; give text in one language, or remove stateful=true from the objective"
         )
     items = data.template.document_template.single if framed else ("A",)
     place = items.index("A")
@@ -48,7 +49,8 @@ def stream_epoch(
 class StreamEpoch:
     """An epoch of stateful batches, in which each sequence continues a stream of contiguous text.
 
-    Concatenated documents are cut into equally long streams in g groups; batch t · g + i holds group i at time step t.
+    The concatenated documents are cut into equally long streams, and the streams are divided into `groups` groups.
+    Batch t · groups + i has the t-th piece of each stream of group i.
     """
 
     store: Store
@@ -64,14 +66,15 @@ class StreamEpoch:
         return len(self.streams) * self.groups
 
     def sizes(self) -> Array:
-        """Return the number of sequences in each batch, (batches,), including those that are padding."""
+        """Return the number of sequences in each batch, (batches,), including sequences that are only padding."""
         per_pack, window = self.streams.num_streams // self.groups, self.streams.window
         return np.full(len(self), per_pack - (-per_pack * (window - self.streams.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
         """Return batch `index`: one group of streams at one time step, one sequence per stream.
 
-        Column `next` is the token read after each token, or -1; `document_start` marks starts of documents and streams.
+        The column `next` of the sequences has the id of the token that is read after each token, or -1; the column
+        `document_start` marks the starts of documents and streams.
         """
         time, group = divmod(index, self.groups)
         window = self.streams.batch(len(self.streams) - 1 - time if self.backward else time)
@@ -98,7 +101,10 @@ class StreamEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Look up tokens by `places` in the joined text and `document`; return ids and a mask of special tokens."""
+        """Return the ids of the tokens at `places` (n,) in the concatenated documents, and a mask of special tokens.
+
+        `document` (n,) has the document number of each token; the mask is (n,), too.
+        """
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
         # 0 at the first token after the text
@@ -111,7 +117,11 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return a mask of tokens that are special or start words, given `places` in the joined text and `document`."""
+        """Return a mask (n,) of the tokens at `places` in the concatenated documents that are special or start a word.
+
+        `places` (n,) are positions, `document` (n,) has the document number of each token, and `special` (n,) is True
+        for special tokens.
+        """
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

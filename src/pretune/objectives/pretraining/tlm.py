@@ -1,4 +1,4 @@
-"""Translation language modeling (Lample and Conneau, 2019, XLM): predict masked tokens of a text and its translation from both."""
+"""Translation language modeling (Lample and Conneau, 2019, XLM): predict masked tokens of a text pair from both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class TLM(ParallelText, TokenPrediction):
     """Translation language modeling: tokens of a text and its translation are masked as in `mlm`.
 
-    `text` and `pair` are columns of a table; `language_pair` (en-fr) is needed unless file or column names tell it.
+    `text` and `pair` are columns of a table; `language_pair`, such as en-fr, is needed unless the names of files or
+    columns give it.
     """
 
     mask_rate: float = 0.15

@@ -1,4 +1,4 @@
-"""The head and the loss that objectives share which predict tokens of the vocabulary in one forward pass."""
+"""The head and the loss that are shared by all objectives that predict tokens of the vocabulary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TokenPrediction(Objective):
     label_smoothing: float = 0.0
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the maximum number of prediction targets per batch, by loss term: one per token."""
+        """Return the maximum number of prediction targets per batch, by loss term: the number of tokens in a batch."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:

@@ -20,7 +20,10 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class TRTD(ParallelText, RTD):
-    """Replaced token detection on pairs of translations; trained together with `rtd`, both use one generator."""
+    """Replaced token detection on pairs of translations.
+
+    If it is trained together with `rtd`, both use the same generator.
+    """
 
     language_pair: str = ""
     text: str = ""
@@ -38,6 +41,9 @@ class TRTD(ParallelText, RTD):
         return restart_positions(super().corrupt(sequences, tokenizer, draws))
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new generator and discriminator output; raise an error for a model without full attention."""
+        """Return a new generator and the output layers of the discriminator.
+
+        Raise an error for a model without full attention.
+        """
         check_attention(self.name, backbone)
         return super().head(backbone)

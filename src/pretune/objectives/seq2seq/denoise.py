@@ -35,18 +35,20 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class Denoise(Seq2Seq):
-    """Denoising with any of BART's five kinds of noise, in the order of the options; defaults are BART-large's.
+    """Denoising with any of BART's five kinds of noise; the defaults are those of BART-large.
+
+    The kinds of noise are applied in the order of the options below.
 
     Parameters
     ----------
     permute_sentences, rotate
         Whether to put sentences in random order, and whether to rotate each text so that it starts at a random token.
     infill_rate, poisson_lambda
-        The share of tokens to replace in spans of Poisson(`poisson_lambda`) tokens, each by one mask token.
+        The share of tokens to replace in spans of Poisson(`poisson_lambda`) tokens, each span by one mask token.
     mask_rate, delete_rate
         The shares of the remaining tokens to mask and to delete, one by one.
     language
-        The language of all texts, for templates with a language token (mBART); by default that of each text.
+        The language of all texts, for templates with a language token (mBART); by default, each text has its own.
     """
 
     permute_sentences: bool = True

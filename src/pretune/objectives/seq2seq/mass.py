@@ -75,7 +75,7 @@ class MASS(Seq2Seq):
         return Sequences(ids, sequences.lengths, sequences.index, second=second)
 
     def sizes(self, lengths: Array) -> Array:
-        """Return the number of tokens of the masked fragment of each text, (b,), given the lengths of the texts."""
+        """Return the number of tokens in the masked fragment of each text, (b,), given the texts' `lengths` (b,)."""
         return np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:

@@ -1,6 +1,7 @@
 """Noise functions for concatenated texts: reordering, rotating, infilling, masking, and deleting.
 
-Each returns new texts. `index` (b,) numbers the texts, so that the draws do not depend on the other texts of a pack.
+Each returns new texts. `index` (b,) has the numbers of the texts, which seed the random numbers: the noise of a text
+does not depend on the other texts of a pack.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from pretune.text.spans import span_indices
 
 
 def reorder(texts: FlatTexts, begins: Array, draws: EpochRandom, index: Array, window: int | None = None) -> FlatTexts:
-    """Shuffle words or sentences, which start where `begins` is True, in each text by at most `window` positions."""
+    """Shuffle the words or sentences of each text, by at most `window` positions or, if None, without a limit.
+
+    `begins` (n,) is True at the first token of each word or sentence.
+    """
     begins = begins.copy()
     begins[segment_starts(texts.lengths)] = True  # a text may start in the middle of a unit
     counts = segment_sum(begins, texts.lengths)
@@ -36,7 +40,7 @@ def reorder(texts: FlatTexts, begins: Array, draws: EpochRandom, index: Array, w
 
 
 def rotate(texts: FlatTexts, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Rotate the tokens of each text so that it starts at a random one of them."""
+    """Rotate the tokens of each text by a random number of positions, so that any of them can come first."""
     first = draws.integers(np.maximum(1, texts.lengths), "rotate", index)
     place = segment_positions(texts.lengths) + np.repeat(first, texts.lengths)
     place %= np.repeat(texts.lengths, texts.lengths)
@@ -44,7 +48,10 @@ def rotate(texts: FlatTexts, draws: EpochRandom, index: Array) -> FlatTexts:
 
 
 def infill(texts: FlatTexts, rate: float, mean: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Replace a share `rate` of each text, in spans of Poisson(`mean`) tokens, by one mask token `token` per span."""
+    """Replace a share `rate` of the tokens of each text in spans of random length, each span by one mask token.
+
+    The lengths have a Poisson distribution with mean `mean`; `token` is the id of the mask token.
+    """
     hidden = np.minimum(texts.lengths, np.maximum(1, np.round(rate * texts.lengths))).astype(np.int64)
     lengths, counts = span_lengths(hidden, mean, draws, index)
     gone = segment_sum(lengths, counts)
@@ -62,9 +69,10 @@ def infill(texts: FlatTexts, rate: float, mean: float, token: int, draws: EpochR
 
 
 def span_lengths(hidden: Array, mean: float, draws: EpochRandom, index: Array) -> tuple[Array, Array]:
-    """Draw Poisson(`mean`) span lengths that sum to `hidden` (b,) per text; return them (s,) and spans per text (b,).
+    """Draw span lengths from a Poisson distribution; return them, (s,), and the number of spans per text, (b,).
 
-    The last span is shortened to fit. If empty spans would make a text longer, they get one token instead.
+    The spans of text i have hidden[i] tokens in total; one span of the text is shortened to fit. A span can be empty;
+    where empty spans would make a text longer, they get one token instead. `mean` is the mean of the distribution.
     """
     drawn = poisson(draws.uniform("lengths of spans", np.repeat(index, hidden), segment_positions(hidden)), mean)
     lengths, used = _limit_to_budget(drawn, hidden)
@@ -77,7 +85,11 @@ def span_lengths(hidden: Array, mean: float, draws: EpochRandom, index: Array) -
 
 
 def _limit_to_budget(drawn: Array, hidden: Array) -> tuple[Array, Array]:
-    """Limit the drawn span lengths to a sum of `hidden` tokens per text; return them and a mask of those used."""
+    """Cut the span lengths `drawn` so that they sum to hidden[i] for each text i; return them and a mask of spans used.
+
+    `drawn` has hidden[i] lengths for text i, one after the other. Spans beyond the sum are not used and get the length
+    0.
+    """
     budget = np.repeat(hidden, hidden)
     before = segment_cumsum(drawn, hidden) - drawn
     used = before < budget
@@ -85,7 +97,7 @@ def _limit_to_budget(drawn: Array, hidden: Array) -> tuple[Array, Array]:
 
 
 def poisson(chance: Array, mean: float) -> Array:
-    """Turn uniform numbers `chance` in [0, 1) into Poisson-distributed integers with mean `mean`."""
+    """Turn uniform random numbers `chance` in [0, 1) into Poisson-distributed integers with mean `mean`."""
     top = int(mean + 12 * mean**0.5) + 12  # greater values have a probability below the resolution of `chance`
     steps = np.arange(1, top)
     logarithms = np.concatenate([[0.0], np.cumsum(np.log(mean) - np.log(steps))]) - mean
@@ -100,7 +112,10 @@ def mask(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: A
 
 
 def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index: Array) -> FlatTexts:
-    """Delete a random share `rate` of each text, except mask tokens `token`; at least one token remains."""
+    """Delete a random share `rate` of the tokens of each text, but no mask tokens; at least one token remains.
+
+    `token` is the id of the mask token.
+    """
     gone = _choose(texts, rate, token, draws, "delete", index, keep=1)
     kept = np.ones(len(texts.ids), dtype=bool)
     kept[gone] = False
@@ -110,7 +125,11 @@ def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index:
 def _choose(
     texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
 ) -> Array:
-    """Return indices of a random share `rate` of each text, except mask tokens `token`; at least `keep` tokens stay."""
+    """Return the indices of a random share `rate` of the tokens of each text, without mask tokens.
+
+    `token` is the id of the mask token, and `purpose` seeds the random numbers. At least one token of a text is chosen,
+    as long as at least `keep` of its tokens are left.
+    """
     free = texts.ids != token
     counts = segment_sum(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))

@@ -37,7 +37,7 @@ class Shuffle(Seq2Seq):
             raise PretuneError(f"shuffle(unit={self.unit}): unknown unit; {suggest(self.unit, ('words', 'sentences'))}")
         if self.window is not None and self.window < 1:
             raise PretuneError(
-                f"shuffle(window={self.window}): nothing would be shuffled; give 1 or more, or leave it out"
+                f"shuffle(window={self.window}): nothing would be shuffled; set window to 1 or more, or remove window to shuffle without a limit"
             )
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:

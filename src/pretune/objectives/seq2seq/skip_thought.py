@@ -44,7 +44,11 @@ class SkipThoughtHead(nn.Module):
         self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return vectors for the previous and the next sentence, (2s, width), given sentence vectors (s, width)."""
+        """Return the vectors from which both neighbors of each sentence are decoded, given sentence vectors (s, width).
+
+        The result is (2s, width): row 2i is for the sentence before sentence i, and row 2i + 1 for the sentence after
+        it.
+        """
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
@@ -53,7 +57,8 @@ class SkipThoughtHead(nn.Module):
 class SkipThought(Seq2Seq):
     """Skip-thought: generate both neighbors of a sentence from its vector, with one decoder (the paper has two).
 
-    `pooling` makes the vector from the states of the sentence; a learned vector per neighbor is added to it.
+    `pooling` turns the hidden states of the sentence into one vector, to which a learned vector for "previous" or
+    "next" is added.
     """
 
     pooling: Literal["cls", "mean", "max", "last"] = "mean"
@@ -61,7 +66,7 @@ class SkipThought(Seq2Seq):
     name: ClassVar[str] = "skip_thought"
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Return every sentence with two neighbors in its document as a source, and both neighbors as its targets."""
+        """Return each sentence that has two neighbors in its document as a source, and the neighbors as its targets."""
         store = data.require_store(self.name)
         template = with_target_side(data.template)
         read, written = Template(template.single, ()), Template(template.target, ())
@@ -69,7 +74,7 @@ class SkipThought(Seq2Seq):
         most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
         if min(most) < 1:
             raise PretuneError(
-                f"sequences of {packing.length} tokens leave no room for text; set a greater batch.max_length"
+                f"sequences of {packing.length} tokens leave no room for text; increase batch.max_length"
             )
         center = inner_sentences(store, data.documents)
         offsets = store.sentence_offsets
@@ -116,13 +121,16 @@ class SkipThought(Seq2Seq):
 
 
 def inner_sentences(store: Store, documents: Array) -> Array:
-    """Return the indices of sentences that are neither the first nor the last of their document."""
+    """Return the indices of all sentences of `documents` that are neither the first nor the last of their document."""
     first, count = store.document_offsets[documents], np.diff(store.document_offsets)[documents]
     return span_indices(first + 1, np.maximum(0, count - 2))
 
 
 def one_state_per_sequence(target: Packed) -> Packed:
-    """Return the packed source for decoding from sentence vectors: one dummy token per sequence of `target`."""
+    """Return what the decoder attends to: one single-token sequence for each sequence of `target`.
+
+    The token is a placeholder: the vector of a sentence stands in for its hidden state.
+    """
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)

@@ -31,7 +31,7 @@ MAX_TEMPLATE_TOKENS = 4  # the most special tokens that a template puts around a
 
 @dataclass
 class FlatTexts:
-    """Texts concatenated into one array of token ids, without special tokens."""
+    """Texts without special tokens, concatenated into one array of token ids; lengths[i] is the length of text i."""
 
     ids: Array  # (n,)
     lengths: Array  # (b,)
@@ -43,7 +43,7 @@ class Seq2Seq(TokenPrediction, TwoSided):
     owns_arrangement: ClassVar[bool] = True
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
-        """Cut documents into spans of whole sentences, and shuffle them into packed batches."""
+        """Cut documents into spans of whole sentences, and shuffle the spans into packed batches."""
         return text_epoch(data, packing, draws)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
@@ -57,7 +57,10 @@ class Seq2Seq(TokenPrediction, TwoSided):
 
 @dataclass
 class TextEpoch(PlannedEpoch):
-    """An epoch of spans of running text, one per sequence, with a column `sentence` that marks where sentences start."""
+    """An epoch of spans of running text, one per sequence, with a column `sentence` that marks where sentences start.
+
+    `sentences` has the positions in the token store at which sentences start, sorted.
+    """
 
     sentences: Array  # where sentences start in the token store, sorted
 
@@ -79,7 +82,10 @@ class TextEpoch(PlannedEpoch):
 
 
 def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0) -> TextEpoch:
-    """Cut documents into spans of whole sentences that leave at least `spare` tokens free in each sequence."""
+    """Cut documents into spans of whole sentences, so that at least `spare` tokens are left free in each sequence.
+
+    The free tokens are for what an objective or the template of the target adds.
+    """
     template = with_target_side(data.template)
     spare = max(spare, count_special_items(template.target) - 1 - template.num_special_tokens(pair=False))
     arrangement = arrange_document_spans(replace(data, template=template), packing.length - spare, draws)
@@ -89,13 +95,19 @@ def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0)
 
 @dataclass
 class SourceTargetEpoch(PlannedEpoch):
-    """An epoch of source sequences with `per` target sequences each; source i has the targets from per · i on."""
+    """An epoch of source sequences with `per` targets each.
+
+    Source i has the targets per · i to per · (i + 1) - 1.
+    """
 
     target: Arrangement
     per: int = 1
 
     def pack(self, index: int) -> Sequences:
-        """Return the source sequences of batch `index`, with their target sequences, not yet shifted, as `second`."""
+        """Return the source sequences of batch `index` and, as `second`, their target sequences.
+
+        The targets are not yet shifted for teacher forcing.
+        """
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
@@ -103,10 +115,13 @@ class SourceTargetEpoch(PlannedEpoch):
 
 
 def report_dropped_pairs(rows: LabeledRows, fits: Array, packing: Packing, draws: EpochRandom) -> None:
-    """Log how many pairs do not fit (`fits` is False), being too long or empty; raise an error if none fits."""
+    """Log how many pairs of texts do not fit into a sequence or have an empty text; raise an error if none fits.
+
+    `fits` has one boolean per pair.
+    """
     if not fits.any():
         raise PretuneError(
-            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; set a greater batch.max_length"
+            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; increase batch.max_length"
         )
     if not fits.all() and draws.epoch == 0:
         log_info(
@@ -123,7 +138,7 @@ def with_target_side(template: Template) -> Template:
 
 
 def count_special_items(items: tuple[str, ...]) -> int:
-    """Return the number of special tokens in a template: all of its items except the text."""
+    """Return the number of special tokens in a template, which are all of its items except the text."""
     return len(items) - 1
 
 
@@ -139,7 +154,10 @@ def language_token_name(language: str, tokenizer: Tokenizer) -> str:
 
 
 def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
-    """Replace the placeholder token `stands` in source and target by the language token of each sequence."""
+    """Replace each placeholder token in source and target by the language token of its sequence.
+
+    `stands` is the token id of the placeholder; the language tokens are the label `language` of the sequences.
+    """
     own = sequences.labels.get("language")
     for side in (sequences, sequences.second):
         if own is not None and side is not None:
@@ -152,13 +170,13 @@ def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
 
 
 def strip_template(sequences: Sequences) -> FlatTexts:
-    """Return the texts of packed sequences without their special tokens."""
+    """Return packed sequences as FlatTexts, without their special tokens."""
     free = ~sequences.columns["special"]
     return FlatTexts(sequences.ids[free], segment_sum(free, sequences.lengths))
 
 
 def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTexts:
-    """Return the texts with the special tokens `before` and `after` added around each."""
+    """Return the texts with the special tokens `before` added before each text and `after` after it."""
     lengths = texts.lengths + len(before) + len(after)
     starts = segment_starts(lengths)
     ids = np.empty(int(lengths.sum()), dtype=np.int64)
@@ -171,7 +189,11 @@ def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTe
 def make_source_and_target(
     name: str, sequences: Sequences, source: FlatTexts, target: FlatTexts, tokenizer: Tokenizer
 ) -> Sequences:
-    """Put source and target texts into the templates of `sequences`; set up teacher forcing for loss term `name`."""
+    """Return sequences with the given source and target texts in the templates, ready for teacher forcing.
+
+    The template of the source is read from `sequences`, that of the target from `sequences.frame`. `name` is the loss
+    term of the target tokens.
+    """
     one = sequences.ids[: sequences.lengths[0]]  # all sequences have the same special tokens around their texts
     text = np.flatnonzero(~sequences.columns["special"][: len(one)])
     read = add_template_tokens(source, one[: text[0]], one[text[-1] + 1 :])
@@ -184,7 +206,10 @@ def make_source_and_target(
 
 
 def shift_targets(name: str, sequences: Sequences) -> Sequences:
-    """Set up teacher forcing: the decoder reads the target without its last token and predicts it without its first."""
+    """Set up teacher forcing: the decoder reads each token of the target and predicts the next one.
+
+    `name` is the loss term of the predictions.
+    """
     whole = sequences.second
     assert whole is not None
     is_first, is_last = (np.zeros(len(whole.ids), dtype=bool) for _ in range(2))
@@ -201,9 +226,10 @@ def shift_targets(name: str, sequences: Sequences) -> Sequences:
 def side_packings(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """Return the batch limits `packing`, adapted to sources and to targets, with room for sequences of padding.
+    """Return the batch limits of sources and of targets, derived from `packing`, with slots for padding sequences.
 
-    `read` (sources) and `written` (targets) are (most tokens, longest sequence); each source has `per` targets.
+    `read` (sources) and `written` (targets) are pairs: the maximum number of tokens per batch, and of tokens per
+    sequence. Each source has `per` targets.
     """
     sizes = [(int(tokens), longest) for tokens, longest in (read, written)]
     spare = max(-(-tokens // longest) for tokens, longest in sizes)
@@ -221,7 +247,7 @@ def check_fraction(name: str, option: str, value: float) -> None:
 
 
 def check_languages(name: str, languages: str) -> None:
-    """Raise an error if `languages`, unless empty, does not name two languages, such as en-fr."""
+    """Raise an error if `languages` is neither empty nor a pair of languages such as en-fr; `name` is the objective."""
     if languages and len(languages.split("-")) != 2:
         raise PretuneError(
             f"{name}(language_pair={languages}): this does not name two languages; write, for example, language_pair=en-fr"

@@ -46,8 +46,8 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 class SpanCorruption(Seq2Seq):
     """Span corruption: a share `noise_density` of the tokens is replaced, in spans of `mean_span_length` on average.
 
-    All placements of spans are equally likely. The target ends with one more sentinel, as in the paper; the released
-    code leaves it out, never starts a text with a span, and always ends it with one.
+    All placements of spans are equally likely. The target ends with one more sentinel, as in the paper. T5's released
+    code has no last sentinel, never starts a text with a span, and always ends it with one.
     """
 
     noise_density: float = 0.15
@@ -93,7 +93,11 @@ class SpanCorruption(Seq2Seq):
         return hidden, np.minimum(spans, np.minimum(hidden, lengths - hidden + 1))
 
     def choose(self, lengths: Array, draws: EpochRandom, index: Array) -> tuple[Array, Array, Array]:
-        """Draw the spans to replace; return their starts and lengths, (s,) each, and the number of spans per text."""
+        """Draw the spans to replace; return their starts and lengths, (s,) each, and the number of spans per text.
+
+        A start is a position in its text, from 0. `lengths` (b,) are the lengths of the texts, `index` (b,) their
+        numbers, and the numbers of spans are (b,), too.
+        """
         hidden, counts = self.amounts(lengths)
         gaps = lengths - hidden + 1
         cut = segment_sample(hidden - 1, counts - 1, draws, "cuts of spans", index)
@@ -110,7 +114,7 @@ class SpanCorruption(Seq2Seq):
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target, with room for rounding in each sequence."""
+        """Return the batch limits of source and target, which allow for rounding in each sequence."""
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)
@@ -130,9 +134,11 @@ class SpanCorruption(Seq2Seq):
 def replace_by_sentinels(
     texts: FlatTexts, starts: Array, lengths: Array, counts: Array, sentinel: Array
 ) -> tuple[FlatTexts, FlatTexts]:
-    """Replace spans of texts, given their starts and lengths (s,), by sentinels; return the sources and the targets.
+    """Replace spans of texts by sentinels; return the sources and the targets.
 
-    Text i has counts[i] spans. Its target is each sentinel followed by the span it replaces, and one last sentinel.
+    `starts` and `lengths` (s,) describe the spans, with starts relative to their texts; text i has counts[i] of them.
+    The target of a text is each sentinel followed by the span that it replaces, and one last sentinel. `sentinel` has
+    the sentinels' token ids.
     """
     owner, number = segment_ids(counts), segment_positions(counts)
     begins = segment_starts(texts.lengths)[owner] + starts

@@ -93,7 +93,10 @@ class Translate(Seq2Seq, LearnsFromRows):
         return Template(with_language(template.single, first), ()), Template(with_language(target, second), ())
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set up teacher forcing by shifting the targets; exchange the language tokens of reversed pairs."""
+        """Set up teacher forcing by shifting the targets.
+
+        In pairs that are translated in the reverse direction, the language tokens of source and target are exchanged.
+        """
         assert sequences.second is not None
         if self.language_pair:
             pair = [tokenizer.role(f"language {name}") for name in self.language_pair.split("-")]

@@ -39,8 +39,8 @@ class PerturbedBackbone(WrappedBackbone):
 class AdversarialTask(WrappedTask):
     """A task whose loss is the mean over `steps` adversarial perturbations of the token embeddings (FreeLB).
 
-    The first perturbation is random and has the norm `start`. Each further one results from a step of gradient ascent
-    on the loss, of size `rate`, and its norm is at most `most`. Norms are taken over all tokens of a sequence.
+    The first perturbation is random and has the norm `start`. Each further one results from a step of size `rate` of
+    gradient ascent on the loss, and its norm is at most `most`. The norm is taken over all tokens of a sequence.
     """
 
     task: Task
@@ -56,7 +56,7 @@ class AdversarialTask(WrappedTask):
         sequences = packed.offsets.shape[0] - 1
 
         def norms(x: Tensor) -> Tensor:
-            """Return for each token the L2 norm of `x` (tokens, width) over its whole sequence, (tokens, 1)."""
+            """Return the L2 norm of `x` (tokens, width) over each sequence, repeated for its tokens, (tokens, 1)."""
             squares = x.new_zeros(sequences).index_add(0, owner, x.square().sum(-1))
             return squares.sqrt()[owner, None].clamp(min=1e-12)
 

@@ -22,6 +22,7 @@ from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task
 from pretune.objectives.tasks.generate import TextPrompt
+from pretune.objectives.word_baselines import closest_sentence, name_or_number
 from pretune.packed import Batch, Packed
 from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
@@ -43,9 +44,9 @@ NO_ANSWER_MARGIN = 1e4  # the margin of no answer if there is no span at all
 class AnswerTask(Task):
     """Extractive question answering: the answer is a span of a passage, or "no answer".
 
-    Passages are read in windows `stride` tokens apart, each after the first `max_question_length` tokens of the
-    question. Spans have at most `max_answer_length` tokens; the best `n_best` are returned. "No answer" is chosen if it
-    scores higher than the best span by more than `threshold` (None: never).
+    A passage is read in windows that start `stride` tokens apart; each window follows the question, of which the first
+    `max_question_length` tokens are used. Answers have at most `max_answer_length` tokens, and the best `n_best` are
+    returned. "No answer" is chosen if it scores higher than the best span by more than `threshold` (None: never).
     """
 
     threshold: float | None = None
@@ -63,7 +64,7 @@ class AnswerTask(Task):
     in_context_template: ClassVar[str] = "{pair}\n\nQ: {text}\n\nA: [MASK]"
     combinable: ClassVar[bool] = True
     # Passages are read in windows of 384 tokens (Devlin et al., 2019).
-    settings: ClassVar[Mapping[str, Any]] = {"batch": {"size": 32, "max_length": 384}}
+    settings: ClassVar[Mapping[str, Any]] = {"batch": {"max_length": 384}}
 
     def __post_init__(self) -> None:
         for name, value in {
@@ -84,7 +85,7 @@ class AnswerTask(Task):
         return read_questions(file, columns, answers=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: Questions) -> Self:
-        """Return the task, with a threshold of 0 for "no answer" if some training questions have no answer."""
+        """Return the task; if some training questions have no answer, an unset "no answer" threshold becomes 0."""
         assert examples.answers is not None
         if not any(examples.answers):
             raise PretuneError(
@@ -105,7 +106,7 @@ class AnswerTask(Task):
         asked = tokens.rows.lengths[:, 0].clip(max=min(self.max_question_length, room // 2))
         rooms = room - asked
         if room < 2:
-            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater maximum length")
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; increase the maximum length")
         passages = tokens.rows.lengths[:, 1]
         strides = rooms.clip(max=self.stride)
         counts = 1 + -(-(passages - rooms).clip(min=0) // strides)
@@ -183,7 +184,10 @@ class AnswerTask(Task):
         return found
 
     def combine(self, answers: Sequence[Answer], examples: Questions, row: int) -> Answer:
-        """Return an ensemble's answer: the span with the highest mean probability, or "" if most models give none."""
+        """Return an ensemble's answer: the span with the highest mean probability, or "" if most models give none.
+
+        `answers` are the answers of the models to question number `row`.
+        """
         known: dict[tuple[int, int], Answer] = {}
         for answer in answers:
             for one in answer["candidates"]:
@@ -202,7 +206,11 @@ class AnswerTask(Task):
         return {**chosen, "no_answer": margin, "candidates": listed[: self.n_best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
-        """Return the answer to a question, given `ranked`, its best spans, and `none`, the score of no answer."""
+        """Return the answer to a question: the best span or, if "no answer" scores clearly higher, "".
+
+        `ranked` are the candidate spans, best first, and `none` is the score of "no answer", which must exceed that of
+        the best span by more than the task's threshold.
+        """
         margin = none - ranked[0][0] if ranked else NO_ANSWER_MARGIN
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = softmax(scores)
@@ -227,11 +235,29 @@ class AnswerTask(Task):
         return choose_threshold(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return the baseline "no answer" for the examples `judged`; None if all training questions have an answer."""
+        """Return a description of the baseline "no answer", and this answer to each of the questions `judged`.
+
+        Return None if all training questions, `learned`, have an answer.
+        """
         return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
 
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of two baselines to the questions `judged`, by baseline.
+
+        One answers with the sentence closest to the question, the other with a name or number in that sentence.
+        """
+        closest = list(map(closest_sentence, judged.questions, judged.passages))
+        named = map(name_or_number, judged.questions, closest)
+        return {
+            "the closest sentence": [{"answer": text} for text in closest],
+            "a name or number of the closest sentence": [{"answer": text} for text in named],
+        }
+
     def in_context_prompt(self, rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> TextPrompt:
-        """Return an in-context prompt with a generated answer; `settings` has the text that means "no answer"."""
+        """Return a prompt for in-context learning whose answer is generated text.
+
+        settings["no_answer"] is the text that the model is to give for questions without an answer.
+        """
         return TextPrompt(no_answer=settings.get("no_answer", UNANSWERABLE))
 
     def demonstration(self) -> Questions:
@@ -243,21 +269,22 @@ class AnswerTask(Task):
         )
         return Questions(Path("example"), {}, [question], [passage], [[AnswerSpan(answer, passage.find(answer))]])
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the text of each target answer; `spell(first, last)` decodes the tokens from `first` to `last`."""
-        return "; ".join(spell(first, last) for first, last in at)
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the text of each answer in a demonstration; `at` (n, 2) has its first and last token in `ids`."""
+        return "; ".join(spell(ids[first : last + 1]) for first, last in at)
 
 
 def before_first_separator(sequences: Sequences) -> Array:
-    """Return a mask (tokens,) of the question, which ends at the first separator, for Longformer's global attention."""
+    """Return a mask (tokens,) of the question, up to the first separator, for Longformer's global attention."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 
 def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[Array, Array]:
-    """Return the positions, (sequences,) each, of the first token of the passage and of the token for "no answer".
+    """Return, for each sequence, the positions of the passage's first token and of the token for "no answer".
 
-    `spans` (sequences, 2) are lengths of question and passage. "No answer" is the start token or the last special one.
+    Both are (sequences,) and count from the start of the sequence. `spans` (sequences, 2) are the lengths of question
+    and passage. "No answer" is the start token or, in a template without one, the last special token.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
@@ -267,9 +294,10 @@ def passage_and_no_answer_positions(spans: Array, template: Template) -> tuple[A
 
 
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
-    """Return the best answer spans of a window as (score, begin, end), given start and end logits (tokens, 2).
+    """Return the best answer spans of a window as (score, begin, end), with begin and end as characters of `passage`.
 
-    Spans have at most `longest` tokens and are not blank. `places` are the offsets of the tokens in `passage`.
+    `logits` (tokens, 2) are for the first and the last token of an answer, and `places` has the characters at which
+    each token begins and ends. Spans have at most `longest` tokens and are not blank.
     """
     count = len(logits)
     width = min(longest, count)

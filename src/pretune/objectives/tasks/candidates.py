@@ -1,4 +1,4 @@
-"""The base of tasks that choose among candidates: one sequence per candidate, a softmax over those of an example."""
+"""The base class of tasks that choose among candidates: one sequence per candidate, one softmax per example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, Task
-from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling
+from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, input_template
 from pretune.packed import Batch, Targets
 from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
@@ -34,18 +34,24 @@ class CandidateTask(Task):
 
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
+        if self.pooling == "extract_both":
+            raise PretuneError(f"{self.name}: pooling=extract_both is for pairs of texts; use pooling=extract")
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence of at most `length` tokens per candidate, with its example and its target probability."""
+        """Return one sequence of at most `length` tokens per candidate.
+
+        Each has the number of its example and, in training, its target probability.
+        """
         check_pooling(self.name, self.pooling, data.template)
         examples = data.rows
         if not isinstance(examples, ChoiceExamples):
             raise PretuneError(
-                f"the task {self.name} needs rows with candidates; give it a .jsonl or .parquet file that has them"
+                f"the task {self.name} needs rows with candidates; give a .jsonl or .parquet file in which each row lists its candidates"
             )
         labels = {"example": examples.owner, "group": examples.owner}
         labels |= {"right": examples.target_probabilities} if examples.answered else {}
-        return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+        template = input_template(self.name, self.pooling, data.template)
+        return arrange_rows(data.token_rows, data.tokenizer, template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set one target per example: the probability of each candidate. The tokens stay unchanged."""
@@ -53,7 +59,10 @@ class CandidateTask(Task):
         return self.set_targets(sequences, "right")
 
     def set_targets(self, sequences: Sequences, label: str) -> Sequences:
-        """Set one target per group of sequences from `sequences.labels[label]`; do nothing without that label."""
+        """Set one target per example: the probabilities of its candidates, which are `sequences.labels[label]`.
+
+        Without labels of that name, as in prediction, no targets are set.
+        """
         labels = sequences.labels
         if label in labels:
             sequences.targets[self.name] = group_targets(labels["group"], labels[label], self.max_candidates)
@@ -69,7 +78,10 @@ class CandidateTask(Task):
         return scores
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:
-        """Return the most probable candidate of each example with the probabilities of all, given scores `outputs`."""
+        """Return the most probable candidate of each example and the probabilities of all its candidates.
+
+        `outputs` are the scores of the sequences.
+        """
         found = []
         scores = np.split(np.array(outputs, dtype=np.float64), np.cumsum(examples.sizes)[:-1])
         for group, shares in zip(examples.groups, map(softmax, scores), strict=True):
@@ -79,20 +91,26 @@ class CandidateTask(Task):
         return found
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return an ensemble's answer: the candidate with the highest mean probability over its models' `answers`."""
+        """Return an ensemble's answer to example `row`: the candidate with the highest mean probability over models.
+
+        `answers` are the answers of the models.
+        """
         return combine_candidates(answers)[1]
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy of a softmax over the candidates of each example in a batch."""
         return group_loss(self.name, self.outputs(head, backbone, batch), batch.targets[self.name])
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target probability of each candidate as text, such as "0 / 1" for two candidates."""
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the target probability of each candidate in a demonstration as text, such as "0 / 1"."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
-    """Return each group's sequence indices, (g, most), padded with -1, and their `shares`, normalized in each group.
+    """Return the indices of the sequences in each group, padded with -1, and their normalized shares, (g, most) each.
+
+    `groups` has the group of each sequence, `shares` its target probability, which is normalized to a sum of 1 per
+    group. Groups whose shares are all 0 are left out.
 
     >>> at, share = group_targets(np.array([7, 3, 7]), np.array([0.0, 1.0, 1.0]), most=2)
     >>> at.tolist(), share.tolist()
@@ -109,7 +127,7 @@ def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array
 
 
 def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
-    """Return loss term `name`: the cross-entropy of a softmax over the `scores` (sequences,) of each group."""
+    """Return the cross-entropy of a softmax over the `scores` (sequences,) of each group, as loss term `name`."""
     there = targets.at >= 0
     logits = scores.float()[targets.at.clamp(min=0)].masked_fill(~there, -float("inf"))
     losses = -(targets.target * logits.log_softmax(-1).masked_fill(~there, 0.0)).sum(-1)

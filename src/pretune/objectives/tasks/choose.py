@@ -24,6 +24,7 @@ from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, combine_candidates
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling
+from pretune.objectives.word_baselines import overlap
 from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import TableChunk
@@ -46,7 +47,10 @@ class ChoicePrompt(InContextPrompt):
         return self.candidates(row)[int(choice_number(row["label"]))]
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the index and probability of the most likely choice, given the log-likelihood of each, `output`."""
+        """Return the index and the probability of the most likely choice.
+
+        `output` has the log-likelihood of each choice.
+        """
         return {"choice": int(np.argmax(output)), "probability": float(softmax(output).max())}
 
 
@@ -71,7 +75,7 @@ class Choose(CandidateTask):
         return read_choices(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task that stores the largest number of choices of a training example."""
+        """Return a copy of the task that has the largest number of choices of a training example."""
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -85,13 +89,16 @@ class Choose(CandidateTask):
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, pooler=pooler, output=output)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: ChoiceExamples) -> list[Answer]:
-        """Return the most probable choice of each example, its index from 0, and the probabilities of all choices."""
+        """Return the most probable choice of each example, as an index from 0, and the probabilities of all choices."""
         found = super().answers(outputs, arrangement, examples)
         best = [int(np.argmax([one["probability"] for one in answer["candidates"]])) for answer in found]
         return [{"choice": choice, **answer} for choice, answer in zip(best, found, strict=True)]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return an ensemble's answer: the choice with the highest mean probability over its models' `answers`."""
+        """Return an ensemble's answer to example `row`: the choice with the highest mean probability over models.
+
+        `answers` are the answers of the models.
+        """
         best, combined = combine_candidates(answers)
         return {"choice": best, **combined}
 
@@ -99,14 +106,34 @@ class Choose(CandidateTask):
         """Return the accuracy of the predicted choices as sums over examples (AdditiveMetrics)."""
         return choice_metrics(answers, examples, self)
 
+    def gold_and_predicted(self, answers: Sequence[Answer], examples: Any) -> tuple[list[Any], list[Any]]:
+        """Return two lists: the indices of the correct choices, and the indices of the predicted choices."""
+        return [int(group.correct[0]) for group in examples.groups], [answer["choice"] for answer in answers]
+
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Score each predicted choice: 1 if it is correct, else 0."""
         return score_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline for the examples `judged`: the index that is most often correct in training (`learned`)."""
+        """Return a baseline's name and its answers to the examples `judged`.
+
+        It always chooses the choice number that is most often correct in the training examples, `learned`.
+        """
         usual = most_frequent(str(group.correct[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of two baselines to the examples `judged`, by baseline.
+
+        One chooses the longest choice, the other the choice with the largest word overlap.
+        """
+        longest = [int(np.argmax([len(name) for name in group.names])) for group in judged.groups]
+        closest = [
+            int(np.argmax([overlap(group.display_text or group.texts[0], name) for name in group.names]))
+            for group in judged.groups
+        ]
+        found = {"the longest choice": longest, "the choice with the most word overlap": closest}
+        return {name: [{"choice": choice} for choice in choices] for name, choices in found.items()}
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> ChoicePrompt:
         """Return an in-context prompt that ranks the choices by their likelihood per token."""
@@ -121,7 +148,10 @@ class Choose(CandidateTask):
 
 
 def choice_tokens(sequences: Sequences) -> Array:
-    """Return a mask (tokens,) for Longformer's global attention: the tokens of the choice; if none, the first token."""
+    """Return a mask of the tokens with Longformer's global attention: the choice or, without one, the first token.
+
+    The mask is (tokens,).
+    """
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.index_in_sequence > 0))])
     before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence
     chosen = before >= 2

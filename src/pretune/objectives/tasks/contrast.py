@@ -24,14 +24,22 @@ from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.candidates import group_targets
-from pretune.objectives.tasks.classify import require_labeled
-from pretune.objectives.tasks.rank import require_pairs
+from pretune.objectives.tasks.classify import require_labeled, require_pairs
+from pretune.objectives.word_baselines import tfidf_cosines
 from pretune.packed import Batch, Targets
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
-from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number, read_labeled
+from pretune.text.examples.column_roles import MissingLabel
+from pretune.text.examples.labeled import (
+    LabeledRows,
+    TableChunk,
+    drop_missing,
+    drop_or_raise,
+    parse_number,
+    read_labeled,
+)
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.template import Template
@@ -57,6 +65,7 @@ class Contrast(Task):
     embedding_pooling: str = ""
     temperature: float = 0.05
     normalize: bool = False
+    drop_invalid: bool = False  # whether to leave out rows without a text, or without a score if others have one
     scored: bool = fitted(False)
     lowest: float = fitted(0.0)  # the score that corresponds to a cosine of 0
     highest: float = fitted(1.0)  # the score that corresponds to a cosine of 1
@@ -86,14 +95,25 @@ class Contrast(Task):
         """Read pairs of texts and, if `answered` and the file has them, their similarity scores."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         require_pairs(self.name, rows)
+        rows = drop_missing(rows) if answered and self.drop_invalid else rows
         scores, column = rows.extra.pop("score", None), rows.columns.get("score")
-        if answered and scores is not None:
-            rows.labels = []
-            for row, score in enumerate(scores):
-                try:
-                    rows.labels.append(parse_number(score))
-                except ValueError as error:
-                    raise PretuneError(f"{rows.location(row)}: {error} in {column!r}; correct this score") from error
+        if not answered or scores is None:
+            return rows
+        found: list[float | None] = []
+        for row, score in enumerate(scores):
+            try:
+                found.append(parse_number(score))
+            except MissingLabel:
+                found.append(None)
+            except ValueError as error:
+                raise PretuneError(f"{rows.location(row)}: {error} in {column!r}; correct this score") from error
+        if missing := [row for row, score in enumerate(found) if score is None]:
+            problem = f"{rows.file}: {len(missing)} of {len(rows)} rows have no score in {column!r}"
+            drop_or_raise(problem, [rows.line(row) for row in missing], self.drop_invalid)
+            if len(missing) == len(rows):
+                raise PretuneError(f"{rows.file}: no row has both texts and a score; add such rows")
+            rows = rows.take(row for row, score in enumerate(found) if score is not None)
+        rows.labels = [score for score in found if score is not None]
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
@@ -155,15 +175,18 @@ class Contrast(Task):
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: one per pair of sequences."""
+        """Return an upper bound on the number of targets per batch: half the number of sequences, which form pairs."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Build the head that pools the hidden states of a text into one vector, with the layers after the pooling."""
+        """Build the head, which pools a text's hidden states into one vector and applies layers after the pooling."""
         return TextEmbeddingHead(self.described, backbone.width)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return each pair's cosine, and its second text's rank by cosine among the second texts of up to 1024 rows."""
+        """Return the cosine similarity of each pair, and the rank of its second text among other pairs' second texts.
+
+        A rank is computed among up to 1024 pairs; rank 1 is the most similar text.
+        """
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         first, second, text = vectors[::2], vectors[1::2], arrangement.labels["text"][1::2]
@@ -192,40 +215,56 @@ class Contrast(Task):
         return similarity_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Score each pair by the error of its similarity or, without gold scores, by the rank of its second text."""
+        """Score each pair by the error of its similarity or, if no gold scores exist, by its second text's rank."""
         return score_similarities(answers, examples, self)
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of a baseline to the pairs `judged`: the cosines of their TF-IDF vectors."""
+        found: list[Answer] = []
+        for start in range(0, len(judged), BLOCK):
+            texts, pairs = (column[start : start + BLOCK] for column in (judged.texts, judged.pairs))
+            cosines = tfidf_cosines(texts, pairs)
+            own = np.diagonal(cosines)
+            same = np.array(pairs, dtype=object)
+            places = 1 + ((cosines >= own[:, None]) & (same[:, None] != same[None])).sum(1)
+            found += [{"similarity": float(x), "place": int(place)} for x, place in zip(own, places, strict=True)]
+        return {"TF-IDF cosines": found}
 
     def demonstration(self) -> LabeledRows:
         """Return examples of the task: two pairs of sentences."""
         first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
         return LabeledRows(Path("example"), {}, first, second, None)
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return which sequences of a batch form pairs as text, such as "1 with 2"."""
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return which sequences of a demonstration form pairs as text, such as "1 with 2"."""
         return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
 
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
-    """Return the number of prompt tokens, with special ones before them; raise an error if no room is left for text."""
+    """Return the length of a prompt in tokens, together with the special tokens before it.
+
+    Raise an error if the prompt leaves no room for text in sequences of `length` tokens.
+    """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.num_special_tokens(pair=False):
         raise PretuneError(
-            f"the prompt {prompt!r} has {tokens} tokens, which leaves no room for text in sequences of {length}; choose a "
-            "greater maximum length"
+            f"the prompt {prompt!r} has {tokens} tokens, which leaves no room for text in sequences of {length}; shorten the "
+            "prompt, or increase the maximum length"
         )
     return tokens + template.single.index("A") if prompt else 0
 
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
-    """Mark the first `tokens[i]` tokens of each sequence i as its prompt, which pooling can leave out."""
+    """Mark the first tokens[i] tokens of each sequence i as its prompt, which pooling can leave out."""
     sequences.columns[PROMPT_COLUMN] = sequences.index_in_sequence < np.repeat(tokens, sequences.lengths)
     return sequences
 
 
 def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
-    """Return loss term `name`, the in-batch contrastive loss, given the similarities (m, m) of first and second texts.
+    """Return loss term `name`, the in-batch contrastive loss of m pairs of texts.
 
-    The `targets` (m, 2) are ids of the texts; texts that equal a row's own text, and padding, are not negatives.
+    `similar` (m, m) are the similarities of first texts (rows) and second texts (columns), and `targets` (m, 2) the ids
+    of the texts. Padding, and texts that equal a pair's own text, do not count as negatives.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0

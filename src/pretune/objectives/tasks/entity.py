@@ -38,20 +38,23 @@ class EntityPrompt(InContextPrompt):
         return {"query": row["query"].partition(GAP)[0].rstrip()}
 
     def candidates(self, row: Row) -> Sequence[str]:
-        """Return one candidate per entity of an example: the query from its gap on, with the entity in the gap."""
+        """Return one candidate per entity of an example: the entity in the gap, and the rest of the query."""
         return [self.filled(row, entity) for entity in row["entities"]]
 
     def gold(self, row: Row) -> str:
-        """Return the query of an example from its gap on, with the first correct entity in the gap."""
+        """Return the gold answer: the first correct entity in the gap, and the rest of the query."""
         return self.filled(row, row["answers"][0])
 
     def filled(self, row: Row, entity: str) -> str:
-        """Return an example's query from its gap on: the space before the gap, `entity`, and the text after the gap."""
+        """Return the query of an example from its gap to its end, with `entity` in the gap.
+
+        A space before the gap is part of the result.
+        """
         before, _, after = row["query"].partition(GAP)
         return before[len(before.rstrip()) :] + entity + after
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the entity that makes the query most likely, given the log-likelihood of each entity, `output`."""
+        """Return the entity that makes the query most likely; `output` has the log-likelihood of each entity."""
         return {"answer": row["entities"][int(np.argmax(output))]}
 
 
@@ -76,7 +79,10 @@ class Entity(CandidateTask):
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task with the largest number of entities per example; log how many lack an answer."""
+        """Return a copy of the task that knows the largest number of entities of an example.
+
+        Log how many queries have no correct answer among their entities.
+        """
         lost = sum(not group.correct for group in examples.groups)
         if lost == len(examples):
             raise PretuneError(
@@ -90,12 +96,25 @@ class Entity(CandidateTask):
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
-        """Return exact match and word F1 of the predicted entities, each the best over the gold answers of a query."""
+        """Return exact match and word F1 of the predicted entities as sums over queries (AdditiveMetrics).
+
+        Each is the best over the gold answers of a query.
+        """
         return entity_cloze_metrics(answers, examples, self)
 
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Score each predicted entity by its word F1 with the gold answers of the query."""
         return score_entities(answers, examples, self)
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of two baselines to the queries `judged`, by baseline.
+
+        One answers with the first entity of the passage, the other with the entity that it mentions most often.
+        """
+        first = [group.names[0] for group in judged.groups]
+        usual = [max(group.names, key=group.texts[0].count) for group in judged.groups]
+        found = {"the first entity": first, "the most frequent entity": usual}
+        return {name: [{"answer": entity} for entity in entities] for name, entities in found.items()}
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> EntityPrompt:
         """Return an in-context prompt that ranks the entities by the likelihood per token of the filled query."""

@@ -36,9 +36,10 @@ from pretune.objectives.seq2seq.source_target import (
 )
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.classify import sorted_labels
+from pretune.objectives.word_baselines import sentences
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, suggest
+from pretune.runtime.errors import PretuneError, shorten, suggest
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk
 from pretune.text.examples.text_to_text import read_text_to_text
@@ -50,12 +51,13 @@ from pretune.text.tokenizers.token_trie import TokenTrie
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 TextMetric = Literal["exact_match", "word_f1", "rouge", "bleu"]
+SHOWN = 40  # characters of the most frequent answer in messages
 PRIMARY_METRICS = {"exact_match": "exact_match", "word_f1": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 
 
 @dataclass(frozen=True)
 class TextPrompt(InContextPrompt):
-    """An in-context prompt whose answer is generated text."""
+    """An in-context prompt whose answer is generated text; `no_answer` is the text that means "no answer"."""
 
     no_answer: str = ""  # the text that says that a question cannot be answered
 
@@ -129,7 +131,10 @@ class Generate(TwoSided, Task):
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def read(self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True) -> LabeledRows:
-        """Read one or two source texts and, if `answered`, a target per row; `columns` maps roles (text) to columns."""
+        """Read one or two source texts and, if `answered`, a target per row.
+
+        `columns` maps roles, such as text, to the names of columns.
+        """
         return read_text_to_text(file, columns, answered=answered, drop_invalid=self.drop_invalid)
 
     def fit(self, examples: LabeledRows) -> Self:
@@ -153,13 +158,13 @@ class Generate(TwoSided, Task):
         return [f"{self.prefix.strip()} {text}".strip() for text in texts]
 
     def spell(self, target: str, template: Template) -> str:
-        """Return a target text as it is tokenized: for a decoder-only model, with a space before it."""
+        """Return a target text as it has to be tokenized; for a decoder-only model, it begins with a space."""
         return target if template.target else f" {target}"
 
     # -- arranging --------------------------------------------------------------------------------------------------
 
     def frames(self, template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the templates of source and target, tuples of special tokens with "A" in place of the text."""
+        """Return the templates of source and target: the names of special tokens, with "A" for the text."""
         if not template.target:
             return template.single[: template.single.index("A") + 1], ("A", "end")
         if not self.language_pair:
@@ -172,12 +177,12 @@ class Generate(TwoSided, Task):
         ids = tokenizer.encode(f" {self.delimiter}")
         if not ids:
             raise PretuneError(
-                f"generate(delimiter={self.delimiter!r}): the delimiter has no token in this tokenizer; choose another"
+                f"generate(delimiter={self.delimiter!r}): the delimiter has no token in this tokenizer; choose another delimiter"
             )
         return tuple(ids)
 
     def closed_trie(self, tokenizer: Tokenizer, template: Template) -> TokenTrie:
-        """Return a trie of the token ids of all allowed answers, each with its end token, for constrained decoding."""
+        """Return a trie of the token ids of all allowed answers, each with its end token, to constrain decoding."""
         _, frame = self.frames(template)
         end = tokenizer.role(frame[frame.index("A") + 1])
         spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
@@ -187,11 +192,14 @@ class Generate(TwoSided, Task):
         return TokenTrie([*ids, end] for ids in spelled.values())
 
     def most(self, data: Data) -> int:
-        """Return the maximum number of tokens of a generated answer."""
+        """Return the maximum number of tokens of a generated answer; with `constrained`, that of the longest label."""
         return self.closed_trie(data.tokenizer, data.template).longest if self.constrained else self.max_new_tokens
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return each row's source as a sequence; for a decoder-only model, the answer must also fit in `length`."""
+        """Return the source of each row as a sequence, as it is read to generate the answer.
+
+        In a decoder-only model, the sequence leaves room for the answer, so that both have at most `length` tokens.
+        """
         frame, _ = self.frames(data.template)
         parts: list[Part] = [self.sources(data.rows)]
         if not data.template.target:
@@ -210,18 +218,24 @@ class Generate(TwoSided, Task):
         return SourceTargetEpoch(source, plan_lengths(self.costs(source, target), packing, draws), target)
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
-        """Return the number of tokens of each row's source or target, whichever is longer, (rows,)."""
+        """Return the number of tokens of each row in a batch, (rows,): the longer of source and target.
+
+        Without `target`, as in a decoder-only model, `source` has the joined sequences of both.
+        """
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return (tokenized sources, tokenized targets), cached; for a decoder-only model, (both joined, None)."""
+        """Return the tokenized sources and targets, from the cache of `data` if they were tokenized before.
+
+        For a decoder-only model, return the sequences of both joined, and None.
+        """
         found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Return (tokenized sources, tokenized targets) or, for a decoder-only model, (both joined, None)."""
+        """Tokenize sources and targets, and return both; for a decoder-only model, both joined and None."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
@@ -249,7 +263,7 @@ class Generate(TwoSided, Task):
         return side_packings(packing, whole, whole)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: one per token."""
+        """Return an upper bound on the number of targets per batch: the number of tokens in a batch."""
         return {self.name: packing.tokens}
 
     # -- learning and answering -------------------------------------------------------------------------------------
@@ -288,12 +302,20 @@ class Generate(TwoSided, Task):
         """Score each generated answer by its word F1 with the gold text."""
         return score_texts(answers, examples, self)
 
-    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
-        """Return a baseline for `judged`: the most frequent answer in training (`learned`); None for free text."""
-        if not self.constrained:
-            return None
+    def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+        """Return a description of the most frequent training answer, and this answer for each of the rows `judged`.
+
+        `learned` are the training rows.
+        """
         usual = most_frequent(learned.labels)
-        return repr(usual), [{"answer": usual}] * len(judged)
+        return repr(shorten(usual, SHOWN)), [{"answer": usual}] * len(judged)
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of two baselines to the rows `judged`, by baseline: the source, and its first sentence."""
+        if self.constrained:
+            return {}
+        found = {"a copy of the source": judged.texts, "the first sentence": [sentences(x)[0] for x in judged.texts]}
+        return {name: [{"answer": text} for text in texts] for name, texts in found.items()}
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> TextPrompt:
         """Return an in-context prompt whose answer is generated text."""
@@ -304,6 +326,6 @@ class Generate(TwoSided, Task):
         labels = ["positive", "negative"]
         return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
         """Return None: targets are tokens of the text and need no description."""
         return None

@@ -28,7 +28,7 @@ class FeatureBackbone(WrappedBackbone):
         self.set_task_parts(features.width, classifier=partial(Linear, features.width))
 
     def __call__(self, *packed: Packed, **options: Any) -> BackboneOutput:
-        """Run the backbone and return the combination of its layers as its only layer, (tokens, width)."""
+        """Run the backbone and return an output with one layer, (tokens, width): the combination of all layers."""
         if self.features.layers == "cove":  # the features of the encoder alone
             states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
             return BackboneOutput([self.features(states.layers, packed[0])], states.state)
@@ -37,7 +37,7 @@ class FeatureBackbone(WrappedBackbone):
 
 
 class LayerFeaturesHead(nn.Module):
-    """A head that consists of the parameters that combine a backbone's layers, and of the wrapped task's own head."""
+    """A head that has the parameters with which layers are combined, and a task's own head, which reads the result."""
 
     def __init__(self, features: LayerFeatures, head: nn.Module) -> None:
         super().__init__()
@@ -46,27 +46,38 @@ class LayerFeaturesHead(nn.Module):
 
 @dataclass(frozen=True)
 class OnLayerFeatures(WrappedTask):
-    """A wrapper around a task that lets its head read a combination of all layers instead of the last layer."""
+    """A wrapper around a task that lets its head read a combination of all layers instead of the last layer.
+
+    `layers` is the combination, such as mix or layers(4,8); `top` are layers between it and the head, such as bilstm.
+    """
 
     task: Task
     layers: str  # one of Layers; elmo may be followed by a width
     top: TopLayers = ""
 
+    @property
+    def reads_several_layers(self) -> bool:
+        """Return whether the head reads other layers than the last one."""
+        return self.layers != "last"
+
     def finish(self, head: Any) -> Self:
-        """Fold statistics of the training labels into the wrapped task's trained head; return the task without them."""
+        """Fold statistics of the labels, such as their mean, into a trained head, as the wrapped task does.
+
+        Return a copy of the wrapper with the task that no longer has these statistics.
+        """
         return self.with_task(self.task.finish(head.head))
 
     def begin(self, head: Any) -> None:
-        """Undo `finish`, so that training can continue: take label statistics out of the wrapped task's head again."""
+        """Undo `finish` before training continues: call `begin` of the wrapped task on its part of a head."""
         self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Build the parameters that combine the backbone's layers, and the wrapped task's own head on the result."""
+        """Build the module that combines the backbone's layers, and the wrapped task's head on top of it."""
         network: Any = backbone
         if self.layers == "cove":
             if not hasattr(network, "encoder"):
                 raise PretuneError(
-                    "cove features need the encoder of a translation model; choose one that was trained with translate"
+                    "cove features need the encoder of a translation model; choose a model that was trained with the objective translate"
                 )
             network = network.encoder
         embed = network.embed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from pretune.nn.linear import OutputLinear
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_task
-from pretune.objectives.task import fitted
+from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.classify import LabelTask, sorted_labels
+from pretune.objectives.word_baselines import classify_pairs
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
@@ -105,8 +106,25 @@ class Match(LabelTask):
         """Build a head that classifies from three vectors: the pooled sequence and the mean state of each span."""
         return MatchHead(backbone, len(self.labels), self.pooling, self.dropout)
 
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of a baseline to the rows `judged`: a linear classifier on words and their overlap.
+
+        It is fitted to `learned`, and reads the words of the two marked spans.
+        """
+        labels = classify_pairs(marked_spans(learned), marked_spans(judged))
+        return {"word overlap of the spans": [{"label": label} for label in labels]}
+
     def demonstration(self) -> LabeledRows:
         """Return examples of the task: pairs of phrases that use a word in different senses, or in the same sense."""
         first, second = ["the river bank", "a bank"], ["a bank lends money", "the bank"]
         spans = [((10, 14), (2, 6)), ((2, 6), (4, 8))]
         return LabeledRows(Path("example"), {}, first, second, ["other", "same"], extra={"spans": spans})
+
+
+def marked_spans(rows: LabeledRows) -> LabeledRows:
+    """Return new rows in which the two marked spans of each row stand as a pair of texts; labels stay the same."""
+    seconds = rows.texts if rows.pairs is None else rows.pairs
+    spans = rows.extra["spans"]
+    firsts = [text[start:end] for text, ((start, end), _) in zip(rows.texts, spans, strict=True)]
+    others = [text[start:end] for text, (_, (start, end)) in zip(seconds, spans, strict=True)]
+    return LabeledRows(rows.file, {}, firsts, others, rows.labels)

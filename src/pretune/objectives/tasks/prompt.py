@@ -62,7 +62,7 @@ class Prompt(LabelTask):
         ids = tuple(single_token(word, tokenizer, space) for word in verbalizer_words(self.verbalizer, self.labels))
         if len(set(ids)) < len(ids):
             raise PretuneError(
-                f"prompt(verbalizer={self.verbalizer}): two labels have words with the same token; choose other words"
+                f"prompt(verbalizer={self.verbalizer}): two labels have words with the same token; choose words whose tokens differ"
             )
         return replace(self, ids=ids, mask=tokenizer.role("mask"))
 
@@ -87,7 +87,10 @@ class Prompt(LabelTask):
         return plan_epoch(arrangement, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label as the target at the [MASK], which is marked as special so that no other objective masks it."""
+        """Set each label as the target at its [MASK].
+
+        The [MASK] is marked as a special token, so that no other objective changes it.
+        """
         at = sequences.offsets[:-1] + sequences.labels["gap"]
         sequences.columns["special"][at] = True
         if "prompt" in sequences.labels:
@@ -99,7 +102,7 @@ class Prompt(LabelTask):
         return backbone.vocabulary_head()
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """Return the logits of the words of the labels at the [MASK] of each sequence, (sequences, classes)."""
+        """Return the logits of the labels' words at the [MASK] of each sequence, (sequences, classes)."""
         packed = batch.packed[-1]
         tokens = packed.ids.shape[0]  # len(packed) would become a constant in a traced graph
         places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)

@@ -24,8 +24,9 @@ from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, group_loss
-from pretune.objectives.tasks.classify import Pooling, check_pooling, require_labeled
+from pretune.objectives.tasks.classify import Pooling, check_pooling, input_template, require_labeled, require_pairs
 from pretune.objectives.tasks.regress import NumberPrompt
+from pretune.objectives.word_baselines import bm25_scores
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, suggest
@@ -78,7 +79,7 @@ class Rank(CandidateTask):
         return rows
 
     def fit(self, examples: LabeledRows) -> Self:
-        """Return a copy of the task with the largest number of candidates and the highest relevance in training."""
+        """Return a copy of the task with the training examples' highest relevance and largest number of candidates."""
         assert examples.labels is not None
         groups, relevances = examples.queries, np.array(examples.labels)
         sizes, found = np.bincount(groups), np.bincount(groups, relevances)
@@ -105,7 +106,8 @@ class Rank(CandidateTask):
         check_pooling(self.name, self.pooling, data.template)
         labels = {"group": rows.queries} if self.ranking_loss == "listwise" else {}
         labels |= {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
-        return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+        template = input_template(self.name, self.pooling, data.template)
+        return arrange_rows(data.token_rows, data.tokenizer, template, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the relevances as targets: one target per query or, with the pointwise loss, one per row."""
@@ -118,11 +120,11 @@ class Rank(CandidateTask):
         return sequences
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
-        """Return the score of each row, which is only comparable with those of other candidates of the same query."""
+        """Return the score of each row, comparable only with the scores of other candidates for the same query."""
         return [{"score": float(score)} for score in outputs]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return an ensemble's answer for a row: the mean of its models' scores."""
+        """Return an ensemble's answer for row number `row`: the mean of the scores in its models' `answers`."""
         return {"score": float(np.mean([answer["score"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -143,8 +145,12 @@ class Rank(CandidateTask):
         return score_rankings(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline for the rows `judged` that gives every candidate the same score."""
+        """Return the name and the answers of a baseline that gives every candidate in `judged` the same score."""
         return "the same score", [{"score": 0.0}] * len(judged)
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of a baseline to the rows `judged`: the BM25 score of each candidate."""
+        return {"BM25": [{"score": score} for score in bm25_scores(judged.texts, judged.pairs)]}
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
         """Return an in-context prompt that asks for the relevance of a candidate as a number."""
@@ -155,22 +161,14 @@ class Rank(CandidateTask):
         candidates = ["an air plane is taking off", "a dog barks"]
         return LabeledRows(Path("example"), {}, ["a plane takes off"] * 2, candidates, [1.0, 0.0])
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target probabilities of each query's candidates, or the relevance of each row, as text."""
-        return super().describe_target(at, target if target.ndim > 1 else target[:, None], spell)
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the targets of a demonstration as text: candidates' probabilities, or the relevance of each row."""
+        return super().describe_target(at, target if target.ndim > 1 else target[:, None], ids, spell)
 
 
 def relevance(value: Any) -> float:
     """Return the relevance in a table cell as a number; raise an error if it is negative."""
     found = parse_number(value)
     if found < 0:
-        raise ValueError(f"{value!r} is negative, and a relevance must be 0 or more,")
+        raise ValueError(f"the relevance {value!r} is negative")
     return found
-
-
-def require_pairs(name: str, rows: LabeledRows) -> None:
-    """Raise an error that names the task `name` if the rows have single texts instead of pairs."""
-    if rows.pairs is None:
-        raise PretuneError(
-            f"{rows.file}: the task {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"
-        )

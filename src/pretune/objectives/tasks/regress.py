@@ -21,27 +21,42 @@ from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
-from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, require_labeled
+from pretune.objectives.tasks.classify import (
+    ClassifyHead,
+    Pooling,
+    arrange_labeled,
+    check_pooling,
+    one_per_example,
+    require_labeled,
+)
+from pretune.objectives.word_baselines import regress_words
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_number, read_labeled
 from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
-from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class NumberPrompt(InContextPrompt):
-    """An in-context prompt whose candidates are words for numbers; the answer is the numbers' expected value."""
+    """An in-context prompt whose candidates are words for numbers.
+
+    The answer is the expected value of the numbers under the likelihoods of their words. `words` has the word of each
+    number, and `key` is the field of an answer that has the number.
+    """
 
     key: str = "value"  # under which the number stands in an answer
     words: Mapping[float, str] = field(default_factory=dict)  # the word of each number
 
     @classmethod
     def make(cls, key: str, rows: Sequence[Row], settings: Mapping[str, Any]) -> Self:
-        """Return a prompt with the words in `settings["verbalizer"]`, by default the integers in the labels' range."""
+        """Return a prompt whose candidates are the words in `settings["verbalizer"]`.
+
+        By default, they are the integers in the range of the labels of `rows`. `key` is the field of an answer that has
+        the number.
+        """
         words = settings.get("verbalizer")
         if not words:
             values = [float(row["label"]) for row in rows]
@@ -57,7 +72,10 @@ class NumberPrompt(InContextPrompt):
         return self.words[min(self.words, key=lambda value: abs(value - float(row["label"])))]
 
     def answer(self, row: Row, output: Array) -> Answer:
-        """Return the expected number as the answer, given the log-likelihood of the word of each number, `output`."""
+        """Return the expected number as the answer to an example.
+
+        `output` has the log-likelihood of the word of each number.
+        """
         return {self.key: float(softmax(output) @ list(self.words))}
 
 
@@ -105,7 +123,7 @@ class Regress(Task):
         rows = require_labeled(self.name, data)
         check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
-        return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+        return arrange_labeled(self.name, self.pooling, data, length, labels)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the number of each sequence as its target. The tokens stay unchanged."""
@@ -137,17 +155,17 @@ class Regress(Task):
 
     @torch.no_grad()
     def begin(self, head: Any) -> None:
-        """Undo `finish`: take the training numbers' mean and deviation out of a head's last layer again."""
+        """Undo `finish` before training continues: take the mean and deviation out of the head's last layer again."""
         if head.output.bias is not None:
             head.output.bias.sub_(self.mean).div_(self.deviation)
         head.output.weight.div_(self.deviation)
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:
         """Return the predicted number of each row, given the head's `outputs`."""
-        return [{"value": float(value)} for value in outputs]
+        return [{"value": float(value)} for value in one_per_example(outputs, arrangement)]
 
     def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """Return an ensemble's answer for a row: the mean of the numbers that its models predict."""
+        """Return an ensemble's answer for row number `row`: the mean of the numbers that its models predict."""
         return {"value": float(np.mean([answer["value"] for answer in answers]))}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -160,14 +178,29 @@ class Regress(Task):
         """Return Pearson and Spearman correlation and the mean squared error of the predicted numbers."""
         return regression_metrics(answers, examples, self)
 
+    def gold_and_predicted(self, answers: Sequence[Answer], examples: Any) -> tuple[list[Any], list[Any]]:
+        """Return two lists with one entry per example: the gold numbers and the predicted numbers."""
+        return list(examples.labels), [answer["value"] for answer in answers]
+
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
-        """Score each predicted number by 1 minus its error, in standard deviations of the gold numbers."""
+        """Score each predicted number: 1 minus its error, measured in standard deviations of the gold numbers."""
         return score_numbers(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline for the rows `judged`: the mean of the training numbers (`learned`)."""
+        """Return a description of the mean of the training numbers, and this mean as the answer to each row.
+
+        `learned` are the training rows, and `judged` the rows to answer.
+        """
         mean = float(np.mean(learned.labels))
         return f"{mean:.4g}", [{"value": mean}] * len(judged)
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of a baseline to the rows `judged`: a linear regression that is fitted to `learned`.
+
+        It reads the words of a text and, for pairs of texts, also their overlap.
+        """
+        name = "a bag of words" if learned.pairs is None else "word overlap and a bag of words"
+        return {name: [{"value": value} for value in regress_words(learned, judged)]}
 
     def in_context_prompt(self, rows: Sequence[Row], settings: Mapping[str, Any]) -> NumberPrompt:
         """Return an in-context prompt that asks for a number; the words for numbers are ranked by likelihood."""
@@ -178,6 +211,6 @@ class Regress(Task):
         first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
         return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
-    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
-        """Return the target numbers as text, separated by commas."""
+    def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
+        """Return the target numbers of a demonstration as text, separated by commas."""
         return ", ".join(f"{value:g}" for value in target)

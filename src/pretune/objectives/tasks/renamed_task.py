@@ -38,7 +38,7 @@ class RenamedTask(WrappedTask):
 
     @property
     def shared_head(self) -> str:
-        """Return the name of the task's head: that of a shared language-model head, or else the task's new name."""
+        """Return the name of the task's head: a shared language-model head if it uses one, else its new name."""
         return self.task.shared_head if self.task.uses_language_model_head else self.name
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -65,7 +65,7 @@ class RenamedTask(WrappedTask):
 
 
 def rename_keys(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return `values` with its keys renamed by the mapping `names`; keys that are not in `names` stay the same.
+    """Return `values` with its keys renamed; `names` maps old keys to new ones, and other keys stay the same.
 
     >>> rename_keys({"classify": 1, "lm": 2}, {"classify": "sst"})
     {'sst': 1, 'lm': 2}

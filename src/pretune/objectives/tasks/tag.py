@@ -6,7 +6,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,7 +29,7 @@ from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import Row, TableChunk
 from pretune.text.examples.tag_schemes import OUTSIDE, all_tags, convert_tags, detect_scheme, parse_tags, write_tags
-from pretune.text.examples.tagged import TaggedSentences, read_tagged, tagged_rows
+from pretune.text.examples.tagged import TaggedSentences, WordSplitting, read_tagged, tagged_rows
 from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
@@ -42,7 +42,8 @@ class Tag(Task):
     """Sequence labeling: one of the tags `labels` per word, in the tagging scheme `scheme` (auto: that of the data).
 
     A word's tag is predicted at its first token. Long sentences are read in windows that overlap by about `overlap`
-    tokens; the window with most context counts. With a column `predicate`, tags are semantic roles of its predicate.
+    tokens; a word's tag comes from the window in which it has the most context. With a column `predicate`, the tags are
+    the semantic roles of that predicate.
     """
 
     labels: Sequence[str] = fitted(())
@@ -51,6 +52,7 @@ class Tag(Task):
     predicate: str | None = None
     dropout: float = 0.1
     default_tag: str = ""  # the tag of words without a token
+    splitting: WordSplitting = "spaces"  # how texts are split into words; punctuation if trained on annotated spans
 
     name: ClassVar[str] = "tag"
     purpose: ClassVar[tuple[str, str]] = ("It tags the words of a text", "token-classification")
@@ -74,11 +76,14 @@ class Tag(Task):
     def read(
         self, file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True
     ) -> TaggedSentences:
-        """Read sentences, with one tag per word if `answered`; the words of plain text are separated by spaces."""
-        return read_tagged(file, columns, tags=answered, predicate=self.predicate)
+        """Read sentences, with one tag per word if `answered`; the option `splitting` says how to split plain text."""
+        return read_tagged(file, columns, tags=answered, predicate=self.predicate, splitting=self.splitting)
 
     def fit(self, examples: TaggedSentences) -> Self:
-        """Return a copy of the task with the training tags; in schemes such as BIO, with all tags of each span type."""
+        """Return a copy of the task with the tags of the training data as its labels.
+
+        In schemes such as BIO, each type of span gets all of its tags, even if the data lacks some.
+        """
         assert examples.tags is not None
         counts = Counter(tag for tags in examples.tags for tag in tags)
         found = detect_scheme(examples.tags)
@@ -86,7 +91,7 @@ class Tag(Task):
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if detect_scheme([[tag]]) == "plain")
             raise PretuneError(
-                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, such as B-PER or O; correct it, or set scheme=plain"
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, such as B-PER or O; correct this tag, or set tag(scheme=plain)"
             )
         if len(counts) < 2:
             said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
@@ -103,10 +108,12 @@ class Tag(Task):
                 f"{examples.file}: {broken} of {len(examples)} sentences have tags that violate the scheme {found}; they are corrected as conlleval does"
             )
         kinds = sorted({entity.kind for entities in marked for entity in entities})
-        return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, default_tag=OUTSIDE)
+        splitting: WordSplitting = "punctuation" if examples.originals else self.splitting
+        labels = tuple(all_tags(kinds, scheme))
+        return replace(self, labels=labels, scheme=scheme, default_tag=OUTSIDE, splitting=splitting)
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
-        """Return one sequence per sentence, or per window of a long one, followed by its predicate if it has one."""
+        """Return one sequence per sentence, or per window of a long one; a predicate, if any, is appended to it."""
         if not isinstance(data.rows, TaggedSentences):
             raise PretuneError(
                 "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
@@ -117,7 +124,7 @@ class Tag(Task):
         if roles:
             rooms -= tokens.predicates[:, 1].clip(max=MAX_PREDICATE_TOKENS)
         if rooms.min(initial=1) < 1:
-            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater maximum length")
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; increase the maximum length")
         sentence, starts, spans, cut = tokens.windows(rooms, self.overlap)
         starts, spans = starts[:, None], spans[:, None]
         if roles:
@@ -143,7 +150,10 @@ class Tag(Task):
         )
 
     def encode_tags(self, rows: TaggedSentences) -> Array:
-        """Return the class index of each word's tag, (words,), after conversion to the task's scheme; -1 if unknown."""
+        """Return the class index of each word's tag, (words,), after conversion to the task's scheme.
+
+        It is -1 for a tag that was not in the training data.
+        """
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}
         found = [[number.get(tag, -1) for tag in convert_tags(tags, self.written)] for tags in rows.tags]
@@ -196,12 +206,12 @@ class Tag(Task):
         usual = self.default_tag or (OUTSIDE if OUTSIDE in self.labels else self.labels[0])
         names = [usual if tag < 0 else self.labels[tag] for tag in tags]
         return [
-            self._answer(words, names[begin:end], probabilities[begin:end])
-            for words, begin, end in zip(examples.words, bounds[:-1], bounds[1:], strict=True)
+            self._answer(examples, row, names[begin:end], probabilities[begin:end])
+            for row, (begin, end) in enumerate(pairwise(bounds))
         ]
 
     def combine(self, answers: Sequence[Answer], examples: TaggedSentences, row: int) -> Answer:
-        """Return an ensemble's answer for sentence `row`: the tag of each word with the highest mean probability."""
+        """Return an ensemble's answer for sentence `row`: for each word, the tag with the highest mean probability."""
         tags, probabilities = list[str](), list[float]()
         for place in range(len(examples.words[row])):
             shares = Counter[str]()
@@ -210,10 +220,14 @@ class Tag(Task):
             tag, share = shares.most_common(1)[0]
             tags.append(tag)
             probabilities.append(share)
-        return self._answer(examples.words[row], tags, np.array(probabilities))
+        return self._answer(examples, row, tags, np.array(probabilities))
 
-    def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
-        """Return the answer for a sentence, with its tags corrected to follow the tagging scheme."""
+    def _answer(self, examples: TaggedSentences, row: int, tags: list[str], probabilities: Array) -> Answer:
+        """Return the answer for sentence number `row`, with its tags corrected to follow the tagging scheme.
+
+        `tags` and `probabilities` are the predicted tags of its words.
+        """
+        words = examples.words[row]
         tags = convert_tags(tags, self.written)
         answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}
         if self.written != "plain":
@@ -221,23 +235,38 @@ class Tag(Task):
                 {"label": e.kind, "text": " ".join(words[e.first : e.last + 1]), "first": e.first, "last": e.last}
                 for e in parse_tags(tags)
             ]
+            if examples.originals:
+                text, bounds = examples.originals[row]
+                for entity in answer["entities"]:
+                    start, end = bounds[entity["first"]][0], bounds[entity["last"]][1]
+                    entity |= {"text": text[start:end], "start": start, "end": end}
         return answer
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return the accuracy of tags and, in schemes such as BIO, precision, recall and F1 of tagged spans."""
         return tag_metrics(answers, examples, self)
 
+    def gold_and_predicted(self, answers: Sequence[Answer], examples: Any) -> tuple[list[Any], list[Any]]:
+        """Return two lists with one entry per sentence: the sequences of gold tags and of predicted tags."""
+        return [convert_tags(tags, self.written) for tags in examples.tags], [answer["tags"] for answer in answers]
+
     def judge(self, answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
         """Score each sentence by its share of correctly tagged words."""
         return score_tags(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline for the sentences `judged`: every word gets the most frequent training tag (`learned`)."""
+        """Return a description of the most frequent training tag, and an answer with this tag for every word.
+
+        `learned` are the training sentences, and `judged` the sentences to answer.
+        """
         usual = most_frequent(chain.from_iterable(learned.tags))
         return repr(usual), [{"tags": convert_tags([usual] * len(words), self.written)} for words in judged.words]
 
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-        """Return a baseline for the sentences `judged`: each word gets its most frequent training tag (`learned`)."""
+        """Return the answers of a baseline: each word gets the tag that it has most often in training.
+
+        `learned` are the training sentences, and `judged` the sentences to answer.
+        """
         return {"each word's usual tag": most_frequent_tags(self, learned, judged)}
 
     def demonstration(self) -> TaggedSentences:

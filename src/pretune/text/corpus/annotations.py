@@ -41,9 +41,10 @@ def _read_span(entry: Any, length: int, where: str) -> tuple[int, int]:
 
 
 def inside_spans(offsets: Array, spans: Array) -> Array:
-    """Return a mask, (n,), of the tokens that overlap a character span and are not the first token of that span.
+    """Return a mask of the tokens that overlap a character span but are not the first token of that span.
 
-    `offsets` (n, 2) has the start and end character of each token, `spans` (k, 2) those of each span; ends are exclusive.
+    The mask is (tokens,). `offsets` (tokens, 2) has the start and end character of each token, and `spans` (k, 2) the
+    start and end character of each of the k spans; ends are exclusive.
 
     >>> inside_spans(np.array([[0, 3], [3, 8], [9, 12]]), np.array([[0, 8]])).tolist()
     [False, True, False]

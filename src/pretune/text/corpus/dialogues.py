@@ -26,7 +26,12 @@ EXPECTED = 'a .jsonl or .parquet file with one dialogue per row: {"turns": [{"ro
 
 @dataclass
 class Dialogues:
-    """A list of dialogues, stored as the concatenation of the turns of all dialogues."""
+    """A list of dialogues, stored as the concatenation of the turns of all dialogues.
+
+    `texts` and `roles` (0 for a query, 1 for a response) have one entry per turn; `counts` has the number of turns of
+    each dialogue; `files` has the index of the file of each dialogue, or is empty if there is only one file. `pairs` is
+    None, because each turn is a single text.
+    """
 
     file: Path
     texts: list[str] = field(default_factory=list)  # one per turn
@@ -41,7 +46,7 @@ class Dialogues:
 
     @cached_property
     def distinct(self) -> Array:
-        """Return an integer per turn of all dialogues, (turns,), which is equal for turns with the same text."""
+        """Return an integer per turn of all dialogues, (turns,); turns with the same text have the same integer."""
         numbers: dict[str, int] = {}
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
@@ -56,7 +61,10 @@ class Dialogues:
 
 
 def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
-    """Read dialogues from .jsonl or .parquet files; turns without a role alternate between query and response."""
+    """Read dialogues from .jsonl or .parquet files, with one dialogue per row.
+
+    If turns have no roles, they alternate between query and response, beginning with a query.
+    """
     names = [files] if isinstance(files, str | Path) else list(files)
     if not names:
         raise PretuneError(f"no dialogue files were given; pass {EXPECTED}")
@@ -87,7 +95,11 @@ def _read_turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
 
 
 def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
-    """Return (role, text) of a turn: an object with both or, if `plain`, a text whose role depends on its `number`."""
+    """Return the turn with the index `number` in a dialogue as (role, text); `place` names its row in errors.
+
+    If `plain`, all turns are strings, and queries and responses alternate; else each turn is an object with "role" and
+    "text".
+    """
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
         expected = 'all plain strings, or all objects with "role" and "text"'
         raise PretuneError(f"{place}: the turns of a dialogue must be {expected}")
@@ -98,5 +110,5 @@ def _read_turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, st
         problem = 'the turn has no "role"' if turn.get("role") is None else f"unknown role {turn['role']!r}"
         raise PretuneError(f"{place}: {problem}; set it to Q (query) or R (response), or use plain strings as turns")
     if not isinstance(text, str):
-        raise PretuneError(f'{place}: the turn has no "text"; add one that is a string')
+        raise PretuneError(f'{place}: the turn has no "text"; add its text as a string')
     return role, text

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.text.corpus.annotations import Spans, read_spans
+from pretune.text.corpus.delimiters import NAMES, Dialect, detect_dialect
 from pretune.text.corpus.files import ByteMeter, Errors, file_format, open_stream, read_lines
 
 SplitBy = Literal["auto", "line", "blank-line", "file"]
@@ -51,13 +52,17 @@ def read_documents(
         The text field of .jsonl, .csv, .tsv and .parquet files; guessed by default.
     span_field
         A field of .jsonl and .parquet files that lists annotated character spans of the text.
+    encoding_errors
+        What to do with invalid UTF-8: "strict" raises an error, "replace" replaces the invalid bytes.
     meter
-        Counts the bytes read, for progress bars.
+        A counter of the bytes read, for progress bars.
     """
     columns = [text_field, *([span_field] if span_field else [])] if text_field else None
     for file in files:
         if span_field and file_format(file) not in NESTED_FORMATS:
-            raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(NESTED_FORMATS)} files")
+            raise PretuneError(
+                f"{file}: annotated spans can be read only from {' and '.join(NESTED_FORMATS)} files; convert the file"
+            )
         if file_format(file) == ".txt":
             documents = _read_text(file, split_by, encoding_errors, meter)
         else:
@@ -76,7 +81,8 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Return an iterator over (line number, row) of a .jsonl, .csv, .tsv or .parquet file.
 
-    `columns` limits the columns read from a .parquet file; `names` are the column names of a table without a header.
+    `columns` limits the columns that are read from a .parquet file; `names` gives column names to a .csv or .tsv file
+    without a header. `meter` counts the bytes read.
     """
     match file_format(file):
         case ".jsonl":
@@ -92,7 +98,10 @@ def read_rows(
 
 
 def guess_split_by(file: Path, errors: Errors = "strict") -> SplitBy:
-    """Return `blank-line` if a blank line separates text within the first 2,000 lines of a file, else `line`."""
+    """Return how to split a .txt file into documents: `blank-line` or `line`.
+
+    It is `blank-line` if a blank line separates text within the first 2,000 lines of the file.
+    """
     text_before = gap = False
     for _, line in islice(read_lines(file, errors), 2000):
         if not line.strip():
@@ -128,7 +137,7 @@ def _read_text(file: Path, split_by: SplitBy, errors: Errors, meter: ByteMeter |
 def read_jsonl(
     file: Path, errors: Errors = "strict", meter: ByteMeter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a .jsonl file with their line numbers, skipping blank lines."""
+    """Yield (line number, row) for each JSON object in a .jsonl file, skipping blank lines."""
     for number, line in read_lines(file, errors, meter):
         if not line.strip():
             continue
@@ -138,31 +147,42 @@ def read_jsonl(
             rule = "each line must be one JSON object"
             raise PretuneError(f"{file}, line {number}: not valid JSON ({error}); {rule}") from error
         if not isinstance(row, dict):
-            raise PretuneError(f"{file}, line {number}: expected a JSON object, not a {type(row).__name__}")
+            raise PretuneError(
+                f"{file}, line {number}: expected a JSON object, not a {type(row).__name__}; write one object per line"
+            )
         yield number, row
 
 
 def read_csv_rows(
-    file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, *, tabs: bool
+    file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, *, dialect: Dialect | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) for every row, header included, of a .csv file or, if `tabs`, a tab-separated file."""
-    lines = (line + "\n" for _, line in read_lines(file, errors, meter))
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
+    """Yield (line number, cells) for every row of a .csv or .tsv file, including the header.
+
+    Without a `dialect`, the delimiter is detected.
+    """
+    dialect = dialect or detect_dialect(file, errors)
+    reader = dialect.reader(line + "\n" for _, line in read_lines(file, errors, meter))
     try:
         for row in reader:
-            yield reader.line_num, row
+            if reader.line_num > 1 or not dialect.declares(row):
+                yield reader.line_num, row
     except csv.Error as error:
-        raise PretuneError(f"{file}, line {reader.line_num}: the file is not a valid table ({error})") from error
+        raise PretuneError(
+            f"{file}, line {reader.line_num}: the file is not a valid table ({error}); correct this line"
+        ) from error
 
 
 def read_table(
     file: Path, errors: Errors = "strict", meter: ByteMeter | None = None, names: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, row) for a .csv or .tsv file; `names` are the column names of a file without a header."""
+    """Yield (line number, row) for a .csv or .tsv file; rows map column names to cells.
+
+    `names` are the column names of a file without a header.
+    """
     header = names
-    tabs = file_format(file) == ".tsv"
-    for number, row in read_csv_rows(file, errors, meter, tabs=tabs):
-        if not row and header is not None and len(header) == 1 and tabs:
+    dialect = detect_dialect(file, errors)
+    for number, row in read_csv_rows(file, errors, meter, dialect=dialect):
+        if not row and header is not None and len(header) == 1 and dialect.delimiter == "\t":
             row = [""]  # in a one-column table, a blank line is an empty text
         if not row:
             continue
@@ -171,14 +191,20 @@ def read_table(
             continue
         if len(row) != len(header):
             place = f"{file}, line {number}"
-            raise PretuneError(f"{place}: expected {len(header)} fields as in the header, but found {len(row)}")
+            raise PretuneError(
+                f"{place}: expected {len(header)} fields as in the header, but found {len(row)}; fields are separated by "
+                f"{NAMES[dialect.delimiter]}"
+            )
         yield number, dict(zip(header, row, strict=True))
 
 
 def read_parquet(
     file: Path, columns: Sequence[str] | None = None, meter: ByteMeter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a .parquet file, numbered from 1; only `columns` are read, if all of them exist."""
+    """Yield (row number, row) for a .parquet file, counting from 1.
+
+    If `columns` are given and all of them exist, only these columns are read.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -193,13 +219,16 @@ def read_parquet(
         if meter:
             meter.bytes += file.stat().st_size
     except (pyarrow.ArrowException, OSError, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise PretuneError(f"{file}: damaged, or not a Parquet file ({error})") from error
+        raise PretuneError(f"{file}: damaged, or not a Parquet file ({error}); restore it") from error
 
 
 def _from_row(
     row: dict[str, Any], file: Path, line: int, text_field: str | None, span_field: str | None, errors: Errors
 ) -> Document:
-    """Return the document in a row of a table; `text_field` and `span_field` name the columns of text and spans."""
+    """Return the document in a row of a table; `text_field` and `span_field` name the fields of text and spans.
+
+    Without a `text_field`, the field is guessed. `file` and `line` are recorded in the document and named in errors.
+    """
     name = text_field or guess_text_column(row)
     for field in (name, span_field) if span_field else (name,):
         if field is None or field not in row:
@@ -212,7 +241,9 @@ def _from_row(
     assert name is not None
     value = "" if row[name] is None else row[name]
     if not isinstance(value, str):
-        raise PretuneError(f"{file}, line {line}: field {name!r} has type {type(value).__name__}; expected text")
+        raise PretuneError(
+            f"{file}, line {line}: field {name!r} has type {type(value).__name__}; expected text, so convert the values of this field"
+        )
     if not value.isascii():  # JSON escapes can encode lone surrogates, which are not valid text
         try:
             value.encode()
@@ -230,7 +261,10 @@ def _from_row(
 
 
 def guess_text_column(row: dict[str, Any]) -> str | None:
-    """Return the column of a row that has a usual name for texts, else the only column that contains text, else None."""
+    """Return the name of the column of a row that contains the text, or None if it is unclear.
+
+    This is a column with a usual name such as "text", else the only column whose value is a string.
+    """
     for name in TEXT_COLUMNS:
         if name in row:
             return name

@@ -28,7 +28,7 @@ class ByteStream(Protocol):
 
 
 def file_format(path: Path) -> str | None:
-    """Return the supported format that a file name indicates, ignoring compression; None for any other format.
+    """Return the supported format that a file name indicates, ignoring compression; None for other formats.
 
     >>> file_format(Path("news.jsonl.xz"))
     '.jsonl'
@@ -49,7 +49,10 @@ def file_suffix(path: Path) -> str:
 
 
 def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Expand file paths, folders (searched recursively) and glob patterns to the files of the given formats."""
+    """Return the files of the given formats that paths lead to.
+
+    Each path is a file, a folder, which is searched recursively, or a glob pattern.
+    """
     if isinstance(paths, str | Path):
         paths = [paths]
     found, endings = list[Path](), f"each uncompressed or as {', '.join(COMPRESSIONS)}"
@@ -70,14 +73,14 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
             matches = map(Path, glob.glob(str(name), recursive=True))
             inside = sorted(p for p in matches if p.is_file() and file_format(p) in formats)
             if not inside:
-                raise PretuneError(f"{name}: the pattern matches no {', '.join(formats)} file")
+                raise PretuneError(f"{name}: the pattern matches no {', '.join(formats)} file; check the pattern")
             found += inside
         elif path.name.startswith(IN_MEMORY):
             raise PretuneError(
                 f"{path}: this table was passed from Python and existed in memory only; pass it again, or save it to a file"
             )
         else:
-            raise PretuneError(f"{path}: no such file or folder")
+            raise PretuneError(f"{path}: no such file or folder; check the path")
     if not found:
         raise PretuneError("no input files were given; pass files, folders or glob patterns")
     return found
@@ -87,7 +90,9 @@ def check_is_file(path: str | Path) -> Path:
     """Return `path` as a Path; raise an error if it is a folder or does not exist."""
     path = Path(path)
     if path.is_dir() or not path.exists():
-        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
+        raise PretuneError(
+            f"{path}: {'expected a file, but this is a folder; pass a file' if path.is_dir() else 'no such file; check the path'}"
+        )
     return path
 
 
@@ -99,7 +104,7 @@ class ByteMeter:
 
 
 class _Metered:
-    """A binary file that reports the number of bytes read from it to a `ByteMeter`."""
+    """A binary file that adds the number of bytes read from it to a `ByteMeter`."""
 
     closed = False
 
@@ -138,7 +143,7 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
     except (lzma.LZMAError, EOFError) as error:
         raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except IsADirectoryError as error:
-        raise PretuneError(f"{path}: expected a file, but this is a folder") from error
+        raise PretuneError(f"{path}: expected a file, but this is a folder; pass a file") from error
     except PermissionError as error:
         raise PretuneError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
@@ -149,7 +154,10 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
 
 
 def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = None) -> Iterator[tuple[int, str]]:
-    """Yield (line number, line) for a UTF-8 file, without byte order mark; lines end with \\n or \\r\\n only."""
+    """Yield (line number, line) for a UTF-8 file, without byte order mark; lines end with \\n or \\r\\n only.
+
+    Invalid bytes raise an error if `errors` is "strict", else they are replaced. `meter` counts the bytes read.
+    """
     with open_stream(path, meter) as stream:
         for number, line in enumerate(_split_lines(stream), 1):
             if number == 1 and line.startswith(b"\xef\xbb\xbf"):
@@ -158,7 +166,7 @@ def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = 
 
 
 def _split_lines(stream: ByteStream) -> Iterator[bytes]:
-    """Yield the lines of a stream of bytes, without their line ends."""
+    """Yield the lines of a stream of bytes, without their line endings."""
     rest: list[bytes] = []  # parts of a line that is longer than a block
     while block := stream.read(BLOCK):
         *lines, last = bytes(block).split(b"\n")
@@ -173,7 +181,10 @@ def _split_lines(stream: ByteStream) -> Iterator[bytes]:
 
 
 def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
-    """Decode a line of a UTF-8 file; invalid bytes are replaced or, if `errors` is "strict", raise an error."""
+    """Decode a line of a UTF-8 file; invalid bytes raise an error if `errors` is "strict", else they are replaced.
+
+    `path` and `line` (the line number) are named in the error.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -186,7 +197,7 @@ def decode_line(data: bytes, path: Path, line: int, errors: Errors) -> str:
 
 
 def check_text(text: str, place: str) -> str:
-    """Return `text`; if it contains lone surrogates (invalid Unicode), raise an error that names its `place`."""
+    """Return `text` unchanged, or raise an error that names its `place` if it contains lone surrogates."""
     if not is_valid_text(text):
         raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text

@@ -1,8 +1,8 @@
 """Write tables in memory to files: pandas DataFrames, lists and iterators of dicts, `datasets` objects, and arrays of texts.
 
-Functions that read a file of rows need no second way in: `tables_to_files` replaces each table in an argument by the path of a
-.jsonl file. The file is named by its content, in a folder of this user that the last process that uses it removes at exit. The
-same table has the same path in every process, so that a run can be resumed, and a recipe shows that the data came from memory.
+Functions that read files accept such tables, too: `tables_to_files` replaces each table in an argument by the path of a .jsonl file.
+The file is named by its content, in a folder of this user that the last process that uses it removes at exit. The same table has the
+same path in every process, so that a run can be resumed, and a recipe shows that the data came from memory.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class DataFrame(Protocol):
         """The column names of a DataFrame."""
 
     def notna(self) -> Any:
-        """Return a DataFrame of booleans: which cells are not missing."""
+        """Return a DataFrame of booleans that are True for cells with a value and False for missing ones."""
 
     def astype(self, dtype: Any) -> Any:
         """Return a copy of a DataFrame with cells of the type `dtype`."""
 
     def itertuples(self, index: bool = True, name: str | None = "Pandas") -> Any:
-        """Iterate over the rows of a DataFrame as tuples."""
+        """Return an iterator over the rows of a DataFrame, as named tuples called `name`, with or without the index."""
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class SplitDatasets(Protocol):
-    """A protocol that datasets.DatasetDict, a dictionary of splits, satisfies and a plain dict does not."""
+    """A protocol for datasets.DatasetDict, a dictionary of the splits of a dataset, which no plain dict satisfies."""
 
     @property
     def column_names(self) -> Any:
@@ -84,7 +84,7 @@ class SplitDatasets(Protocol):
 
 @runtime_checkable
 class TextArray(Protocol):
-    """A pandas.Series or a NumPy array of texts."""
+    """A protocol for arrays of texts: a pandas.Series or a NumPy array."""
 
     @property
     def ndim(self) -> int:
@@ -106,7 +106,7 @@ class ClassLabel(Protocol):
 
 @runtime_checkable
 class ListFeature(Protocol):
-    """The type of a column of lists in `datasets`."""
+    """A protocol for datasets.List and datasets.Sequence: the type of a column of lists."""
 
     feature: Any  # the type of the elements
 
@@ -115,13 +115,14 @@ Table: TypeAlias = DataFrame | Dataset | TextArray | Iterable[Row]
 
 
 class UnsupportedValue(Exception):  # noqa: N818
-    """A value that JSON cannot represent; the message says what it is."""
+    """An exception for a value that JSON cannot represent; its message describes the value."""
 
 
 def tables_to_files(value: Any, option: str) -> Any:
-    """Replace the tables in an argument by paths of files with their rows; return any other argument unchanged.
+    """Replace the tables in an argument with paths of files that contain their rows; return other arguments unchanged.
 
-    An argument is a table, a path, a list of either, or a dictionary of them. Messages name it `option`.
+    The argument is a table, a path, a list of tables or paths, or a dictionary of them. Error messages name it
+    `option`.
 
     >>> tables_to_files(["a.csv", "b.csv"], "train")
     ['a.csv', 'b.csv']
@@ -157,12 +158,14 @@ def tables_to_files(value: Any, option: str) -> Any:
 
 
 def is_table(value: Any) -> bool:
-    """Return whether a value is a DataFrame, a dataset, or an array; False for lists and iterators, even of rows."""
+    """Return whether a value is a DataFrame, a dataset, or an array; lists and iterators do not count as tables."""
     return not isinstance(value, str | os.PathLike) and isinstance(value, DataFrame | Dataset | TextArray)
 
 
 def save_table(data: Table, option: str) -> Path:
-    """Write a table to a file named by its content, which is removed at exit, and return its path.
+    """Write a table to a file that is named by its content and removed at exit, and return the path of the file.
+
+    Error messages name the argument `option`.
 
     >>> save_table([{"text": "a"}], "train") == save_table(iter([{"text": "a"}]), "train")
     True
@@ -181,7 +184,10 @@ def save_table(data: Table, option: str) -> Path:
 
 
 def write_table(data: Table, file: IO[bytes], option: str) -> tuple[int, str]:
-    """Write the rows of a table as JSON Lines, and return their number and the SHA-256 digest of what was written."""
+    """Write the rows of a table as JSON Lines; return the number of rows and the SHA-256 digest of the bytes written.
+
+    Error messages name the argument `option`.
+    """
     names: list[str] = []
     digest, number = hashlib.sha256(), 0
     for number, row in enumerate(read_rows(data, option), 1):
@@ -201,7 +207,10 @@ def write_table(data: Table, file: IO[bytes], option: str) -> tuple[int, str]:
 
 
 def read_rows(data: Table, option: str) -> Iterator[Any]:
-    """Return an iterator over the rows of a table; a dataset's class numbers are replaced by class names."""
+    """Return an iterator over the rows of a table; in a dataset, class names replace class numbers.
+
+    Error messages name the argument `option`.
+    """
     if isinstance(data, DataFrame):
         return _data_frame_rows(data, option)
     if isinstance(data, Dataset):
@@ -235,9 +244,10 @@ def _text_rows(data: TextArray, option: str) -> Iterator[dict[str, Any]]:
 
 
 def decode_labels(feature: Any, value: Any) -> Any:
-    """Return a value of a dataset with the names of classes instead of their numbers, None for a missing label (-1).
+    """Return a value of a dataset with class names in place of class numbers; a missing label (-1) becomes None.
 
-    `feature` is the type of the value, as `datasets` describes it.
+    `feature` is the type of the value, as `datasets` describes it. Values inside lists and dictionaries are converted,
+    too.
     """
     if value is None:
         return None
@@ -254,18 +264,21 @@ def decode_labels(feature: Any, value: Any) -> Any:
 
 
 def column_name(name: Any, option: str) -> str:
-    """Return a column name, a string or an integer, as a string; raise an error if it has another type."""
+    """Return a column name as a string; raise an error that names `option` if it is not a string or an integer."""
     if isinstance(name, str):
         return name
     if isinstance(name, int) and not isinstance(name, bool):
         return str(name)
-    raise PretuneError(f"{option}: the column name {quote(name)} is a {type(name).__name__}; rename it to a text")
+    raise PretuneError(f"{option}: the column name {quote(name)} is a {type(name).__name__}; rename it to a string")
 
 
 def check_columns(names: list[str], row: Row, number: int, option: str) -> None:
-    """Raise an error if a row does not have exactly the columns `names` of the first row."""
+    """Raise an error if a row does not have exactly the columns `names`, which are those of the first row.
+
+    Error messages name the row `number` and the argument `option`.
+    """
     if not names:
-        raise PretuneError(f"{option}: row {number} has no columns; give each row a value by column name")
+        raise PretuneError(f"{option}: row {number} has no columns; give each row a value for at least one column")
     advice = "give every row the same columns, with None for a missing value"
     for name in names:
         if name not in row:
@@ -277,7 +290,10 @@ def check_columns(names: list[str], row: Row, number: int, option: str) -> None:
 
 
 def encode_row(row: Row, number: int, option: str) -> bytes:
-    """Return a row, a mapping from column names to values, as a line of JSON; errors cite its `number`."""
+    """Return a row, a mapping from column names to values, as a line of JSON in bytes.
+
+    Error messages name the row `number` and the argument `option`.
+    """
     cells = {}
     for name, value in row.items():
         try:
@@ -331,7 +347,7 @@ def _unsupported(value: Any) -> Any:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value stands for a missing one: None, NaN, and the NaT and NA of pandas.
+    """Return whether a value is missing: None, NaN, or the values NaT and NA of pandas.
 
     >>> is_missing(float("nan")), is_missing("")
     (True, False)
@@ -345,7 +361,10 @@ def is_missing(value: Any) -> bool:
 
 
 def shared_folder() -> Path:
-    """Return the temporary folder for files of in-memory tables; the last process that uses it removes it at exit."""
+    """Return the temporary folder for files of in-memory tables, which the processes of this user share.
+
+    The last process that uses the folder removes it at exit.
+    """
     global _folder
     with _opening:
         if _folder is None:
@@ -356,13 +375,13 @@ def shared_folder() -> Path:
 
 
 def _open_folder(folder: Path) -> int:
-    """Create a folder that only this user can read, and return a shared lock on it."""
+    """Create a folder that only this user can read, and return the descriptor of a shared lock on it."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise PretuneError(
-                f"{folder}: tables in memory are written here, but others have access to it; remove it, or set TMPDIR to "
+                f"{folder}: tables in memory are written to this folder, but others have access to it; remove the folder, or set TMPDIR to "
                 "another folder"
             )
         with suppress(FileNotFoundError):  # the last process has just removed the folder
@@ -375,7 +394,10 @@ def _open_folder(folder: Path) -> int:
 
 
 def _close_folder(folder: Path, lock: int, process: int) -> None:
-    """Remove a temporary folder when the process with the id `process` exits, unless others hold its `lock` too."""
+    """Remove a temporary folder, unless other processes also hold its `lock`; registered to run at exit.
+
+    `process` is the id of the process that opened the folder: a fork of that process leaves the folder alone.
+    """
     if os.getpid() != process:  # a fork of it
         return
     with suppress(OSError):

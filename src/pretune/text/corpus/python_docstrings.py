@@ -14,7 +14,7 @@ PACKAGES = ("numpy", "torch", "sklearn", "scipy")  # after the standard library,
 
 
 def read_docstrings(max_characters: int) -> Iterator[str]:
-    """Yield docstrings of Python's standard library, then of installed packages, until they have `max_characters`.
+    """Yield docstrings of Python's standard library, then of installed packages, up to `max_characters` in total.
 
     >>> len(next(read_docstrings(1000))) >= 200
     True
@@ -31,7 +31,7 @@ def read_docstrings(max_characters: int) -> Iterator[str]:
 
 
 def parse_docstrings(file: Path) -> Iterator[str]:
-    """Yield the docstrings in a source file, which is parsed, not executed."""
+    """Yield the docstrings in a Python source file, which is parsed but not executed."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):  # unreadable, or written for another version of Python

@@ -42,7 +42,7 @@ def split_sentences(text: str, language: str = "en") -> list[Span]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Split a text into its paragraphs, and split paragraphs of more than LONGEST characters at spaces."""
+    """Split a text into its paragraphs, and those of more than LONGEST characters further at spaces."""
     bounds = [0, *(match.end() for match in _PARAGRAPH.finditer(text)), len(text)]
     pieces = []
     for start, end in pairwise(bounds):
@@ -55,7 +55,10 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _trim(text: str, pieces: list[str]) -> list[Span]:
-    """Return the spans (start, end) of consecutive pieces of a text, without whitespace around them or blank pieces."""
+    """Return the spans (start, end) of consecutive pieces of a text without the whitespace around each piece.
+
+    `pieces` are strings whose concatenation is the text; blank pieces are left out.
+    """
     spans, position = [], 0
     for piece in pieces:
         if kept := piece.strip():

@@ -27,7 +27,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # 
 
 
 class TableColumns:
-    """The column names of a table, fixed by the first rows written; later rows may lack some but may not add any."""
+    """The column names of a table, fixed by the rows that are written first.
+
+    Later rows may lack columns but must not add new ones.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +38,7 @@ class TableColumns:
         self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the number of each row in the table and its cells in column order; numbering continues across calls."""
+        """Yield (row number, list of cells in column order) for each row; numbering continues across calls."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):
@@ -66,7 +69,7 @@ def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
 
 
 def check_table_suffix(path: str | Path) -> str:
-    """Return the suffix of a path if it is a table format that can be written; raise an error otherwise."""
+    """Return the suffix of a path; raise an error if tables cannot be written in the format that it indicates."""
     suffix = Path(path).suffix.lower()
     if suffix not in KINDS:
         raise PretuneError(f"{path}: unsupported output format; expected one of {', '.join(KINDS)}")
@@ -77,7 +80,11 @@ def check_table_suffix(path: str | Path) -> str:
 def _text_writer(
     path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
 ) -> Iterator[Write]:
-    """Yield a function that writes rows to a file; `line` formats a row's cells as a line; `safe` escapes formulas."""
+    """Yield a function that writes rows to a file as lines of text.
+
+    `line` formats the cells of a row as a line; with `safe`, cells that a spreadsheet would evaluate as formulas are
+    escaped.
+    """
     columns = TableColumns(path)
     spell = escape_formula if safe else str
 
@@ -181,7 +188,9 @@ def _conll_writer(path: Path, file: IO[bytes]) -> Iterator[Write]:
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
-                raise PretuneError(f"{path}: row {number} lacks two columns with a value per word; write a .jsonl file")
+                raise PretuneError(
+                    f"{path}: row {number} lacks two columns with a value per word, which CoNLL files need; write a .jsonl file"
+                )
             lines = ["\t".join(map(str, line)) + "\n" for line in zip(*columns, strict=True)]
             file.write("".join([*lines, "\n"]).encode())
 

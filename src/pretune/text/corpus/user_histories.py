@@ -18,11 +18,12 @@ TIMES = ("time", "timestamp", "date", "datetime")
 
 
 def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **columns: str | None) -> dict[str, Any]:
-    """Write the items of each user, in order of time, as one line of a text file; return counts for a report.
+    """Write a text file with one line per user: the items of the user in order of time; return counts for a report.
 
-    A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all
-    items, as a list or separated by spaces. Without times, the order of the rows is the order of the items. Users with
-    fewer than `min_items` items are left out. Keyword arguments `user`, `item`, `time` name columns with unusual names.
+    A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all items
+    of this user, as a list or separated by spaces. Without times, the order of the rows is the order of the items.
+    Users with fewer than `min_items` items are left out. The keyword arguments `user`, `item` and `time` name columns
+    with unusual names.
     """
     seen: dict[str, list[tuple[Any, str]]] = {}
     for file in files:
@@ -40,7 +41,9 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
     long = (history for history in seen.values() if len(history) >= min_items)
     kept = [[item for _, item in sorted(history, key=lambda event: event[0])] for history in long]
     if not kept:
-        raise PretuneError(f"none of the {len(seen)} users has at least {min_items} items; lower min_items")
+        raise PretuneError(
+            f"none of the {len(seen)} users has at least {min_items} items; choose a smaller --min-items"
+        )
     write_bytes(out, "".join(" ".join(items) + "\n" for items in kept).encode())
     return {
         "histories": str(out),
@@ -52,18 +55,22 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
 
 
 def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...], role: str, place: str) -> str:
-    """Return `name`, else a row's column with a usual name, else ""; raise an error if one with a `role` is absent."""
+    """Return the name of the column to read for a role, such as "user"; "" if there is none and the role is optional.
+
+    This is the column `name` if the user set it, else the first column of the row with one of the `usual_names`. A
+    missing column that the user named, or whose `role` is not "", raises an error that begins with `place`.
+    """
     column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):
         known = ", ".join(map(repr, row))
         raise PretuneError(
-            f"{place}: no column {column or role!r}; the columns are {known}; set {role or 'time'}_column"
+            f"{place}: no column {column or role!r}; the columns are {known}; give the name of the column with {role or 'time'}s"
         )
     return column
 
 
 def _sort_key(time: Any) -> tuple[int, Any]:
-    """Return a key that sorts numbers numerically and ISO dates chronologically."""
+    """Return a sort key for a time, so that numbers are sorted numerically and ISO dates chronologically."""
     try:
         return (0, float(time))
     except (TypeError, ValueError):

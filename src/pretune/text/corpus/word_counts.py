@@ -14,7 +14,8 @@ WINDOW = 16
 class WordCounts:
     """Counts of whitespace-separated words, in bounded memory.
 
-    With more than `limit` distinct words, the rarer half is dropped; of equally rare words, older ones are dropped.
+    When `table` exceeds `limit` distinct words, the rarer half is dropped; of equally rare words, those that were added
+    first are dropped first. Words of more than `longest` characters are cut into pieces. `seen` counts all occurrences.
 
     >>> counts = WordCounts(limit=1000)
     >>> counts.add("hug pug hug")
@@ -57,7 +58,10 @@ def _cut(words: Iterable[str]) -> Iterator[str]:
 
 
 def scale_counts(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
-    """Yield (word, count) of a table, with counts scaled down proportionally so that their sum is at most `total`."""
+    """Yield (word, count) for each word of a table; the counts are scaled down if their sum exceeds `total`.
+
+    All counts are scaled by the same factor, so that their sum is at most `total`.
+    """
     whole = sum(table.values())
     if whole <= total:
         yield from table.items()

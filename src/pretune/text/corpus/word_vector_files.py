@@ -32,7 +32,7 @@ LONGEST_NGRAM = 100  # characters
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words and their vectors in the order of a file, which usually is by decreasing frequency."""
+    """Words and their vectors, (words, width), in the order of a file, which usually is by decreasing frequency."""
 
     words: list[str]
     vectors: Array  # (words, width) float32
@@ -47,7 +47,7 @@ class WordVectors:
 
 
 def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVectors:
-    """Read word vectors in the format of word2vec, GloVe or fastText, at most the first `max_words`."""
+    """Read the first `max_words` word vectors (default: all) of a file in word2vec, GloVe or fastText format."""
     path = Path(path)
     if not path.is_file():
         raise PretuneError(f"{path}: no such word vector file; check the path")
@@ -56,7 +56,9 @@ def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVec
     finite = np.isfinite(loaded.vectors).all(1)
     if not finite.all():
         word = loaded.words[int(finite.argmin())]
-        raise PretuneError(f"{path}: the vector of {quote(word)} contains NaN or infinity; the file is damaged")
+        raise PretuneError(
+            f"{path}: the vector of {quote(word)} contains NaN or infinity, so the file is damaged; download it again"
+        )
     return loaded
 
 
@@ -74,7 +76,10 @@ def _open(path: Path) -> Iterator[Any]:
 
 
 def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
-    """Read word vectors from an open file in word2vec, GloVe or fastText format, recognized by its first bytes."""
+    """Read up to `max_words` word vectors from an open file, whose format is recognized by its first bytes.
+
+    The format is that of word2vec, GloVe or fastText; `path` is the file, for errors.
+    """
     if file.peek(4)[:4] == struct.pack("<i", FASTTEXT):
         file.read(4)
         return _read_fasttext(file, path, max_words)
@@ -91,7 +96,10 @@ def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
 
 
 def _check_size(path: Path, rows: int, width: int) -> None:
-    """Raise an error if a header declares more vectors (`rows`) of size `width` than the file has bytes for."""
+    """Raise an error if the header declares more vectors than the file has bytes for.
+
+    `rows` is the declared number of vectors, and `width` their dimension.
+    """
     available = path.stat().st_size * (COMPRESSION if path.suffix == ".gz" else 1)
     if width < 1 or rows < 0 or 4 * rows * width > available:
         raise PretuneError(
@@ -101,7 +109,10 @@ def _check_size(path: Path, rows: int, width: int) -> None:
 
 
 def _is_binary(content: bytes, width: int) -> bool:
-    """Return whether the content after the header is binary, and not a line with a word and `width` numbers."""
+    """Return whether the `content` that follows the header of a word2vec file is binary.
+
+    It is not if it begins with a line of a word and `width` numbers.
+    """
     line, whole, _ = content.partition(b"\n")
     fields = line.rstrip().rsplit(b" ", width)[1:] if whole else line.split(b" ")[1:-1]
     try:
@@ -112,7 +123,7 @@ def _is_binary(content: bytes, width: int) -> bool:
 
 
 def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_words: int | None) -> WordVectors:
-    """Read word vectors from pairs of a line number and a line, which has a word and `width` numbers."""
+    """Read word vectors from (line number, line) pairs; each line has a word and `width` numbers."""
     if width < 1:
         raise PretuneError(f"{path}: the file contains no word vectors; expected word2vec, GloVe or fastText")
     words: list[str] = []
@@ -126,9 +137,13 @@ def _from_lines(lines: Iterator[tuple[int, bytes]], width: int, path: Path, max_
         try:
             row = np.array(fields[1:], dtype=np.float32)
         except ValueError as error:
-            raise PretuneError(f"{path}, line {number}: expected a word and {width} numbers") from error
+            raise PretuneError(
+                f"{path}, line {number}: expected a word and {width} numbers; correct the line"
+            ) from error
         if len(row) != width:
-            raise PretuneError(f"{path}, line {number}: expected {width} numbers, but found {len(row)}")
+            raise PretuneError(
+                f"{path}, line {number}: expected {width} numbers, but found {len(row)}; correct the line"
+            )
         words.append(fields[0].decode("utf-8", "replace"))
         rows.append(row)
     if not words:
@@ -146,7 +161,9 @@ def _read_binary(file: BinaryIO, count: int, width: int, path: Path) -> WordVect
             word += byte if byte != b"\n" else b""  # some programs end each vector with a line break
         content = file.read(4 * width)
         if len(content) < 4 * width:
-            raise PretuneError(f"{path}: the file ends after {number} of {count} words; it may be truncated")
+            raise PretuneError(
+                f"{path}: the file ends after {number} of {count} words; it may be truncated, so download it again"
+            )
         words.append(word.decode("utf-8", "replace"))
         vectors[number] = np.frombuffer(content, dtype="<f4")
     return WordVectors(words, vectors)
@@ -160,7 +177,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
     def read(size: int) -> bytes:
         if len(content := file.read(size)) < size:
-            raise PretuneError(f"{path}: the file ends too early; it may be truncated")
+            raise PretuneError(f"{path}: the file ends too early; it may be truncated, so download it again")
         return content
 
     def numbers(layout: str) -> tuple[Any, ...]:
@@ -203,7 +220,10 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:
-    """Return the rows in fastText's n-gram matrix (of `bucket` rows) for a word's n-grams of the given lengths."""
+    """Return the row numbers of a word's character n-grams in fastText's n-gram matrix, which has `bucket` rows.
+
+    The n-grams have from `shortest` to `longest` characters.
+    """
     marked = f"<{word}>"
     if longest <= 0 or bucket <= 0:
         return []
@@ -216,7 +236,7 @@ def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]
 
 
 def _hash(content: bytes) -> int:
-    """Return the 32-bit FNV-1a hash over signed bytes that fastText uses."""
+    """Return fastText's 32-bit hash of a byte string: FNV-1a over signed bytes."""
     h = 2166136261
     for byte in content:
         h = ((h ^ (byte | 0xFFFFFF00 if byte > 127 else byte)) * 16777619) & 0xFFFFFFFF

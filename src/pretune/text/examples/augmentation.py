@@ -13,7 +13,9 @@ NGRAM_PROBABILITY = 0.25  # of reducing a text to an n-gram of it
 
 
 def augment(texts: Sequence[str], copies: int, seed: int = 0) -> list[tuple[int, str]]:
-    """Return up to `copies` variants of each text, with words left out at random, as (index of the text, variant).
+    """Return up to `copies` random variants of each text, as pairs of the index of the text and the variant.
+
+    A variant lacks some words of its text, and sometimes is reduced to a single n-gram. Duplicates are left out.
 
     >>> len(augment(["one two three four five six"], 2)) <= 2
     True

@@ -52,7 +52,9 @@ def read_entity_clozes(
             place = f"{table.path}, line {line}"
             query = item.get("query") if isinstance(item, dict) else None
             if not isinstance(query, str) or GAP not in query:
-                raise PretuneError(f"{place}: the query {query!r} in {query_column!r} lacks the placeholder {GAP}")
+                raise PretuneError(
+                    f"{place}: the query {query!r} in {query_column!r} lacks the placeholder {GAP}; write it where the answer belongs"
+                )
             query = check_text(query, f"{place}: {query_column!r}")
             golds: tuple[str, ...] = ()
             if labels:
@@ -69,7 +71,10 @@ def read_entity_clozes(
 
 
 def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: str) -> tuple[str, ...]:
-    """Return the distinct entity names in a column of a row, listed as strings or as spans of the passage `text`."""
+    """Return the distinct names of the entities that a column of a row lists.
+
+    Each entity is a string, an object with a `text`, or an object with its `start` and `end` in the passage `text`.
+    """
     names = []
     for entity in _list(table, row, line, column):
         if isinstance(entity, dict):
@@ -78,7 +83,9 @@ def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: s
             entity = entity.get("text") or (text[start : end + 1] if inside else None)  # type: ignore[operator]
         if not isinstance(entity, str) or not entity.strip():
             place = f"{table.path}, line {line}"
-            raise PretuneError(f"{place}: an entity in {column!r} has no text and no valid position in its passage")
+            raise PretuneError(
+                f"{place}: an entity in {column!r} has neither a text nor a valid position in its passage; correct the entity"
+            )
         names.append(check_text(entity.strip(), f"{table.path}, line {line}: {column!r}"))
     return tuple(dict.fromkeys(names))
 
@@ -86,5 +93,7 @@ def _entity_names(table: LabeledTable, row: Row, line: int, column: str, text: s
 def _list(table: LabeledTable, row: Row, line: int, column: str) -> list[Any]:
     cells = row.get(column)
     if not isinstance(cells, list) or not cells:
-        raise PretuneError(f"{table.path}, line {line}: expected a non-empty list in {column!r}")
+        raise PretuneError(
+            f"{table.path}, line {line}: expected a non-empty list in {column!r}; correct or remove this row"
+        )
     return cells

@@ -21,7 +21,7 @@ TEXT, PAIR, GAP = "{text}", "{pair}", "[MASK]"
 
 @dataclass(frozen=True)
 class Cloze:
-    """A cloze prompt, as a list of placeholders and fixed texts, each with the space before it.
+    """A cloze prompt as a list of placeholders and fixed texts; each piece includes the space before it.
 
     >>> Cloze.parse("{text} It was [MASK].").pieces
     ('{text}', ' It was', ' [MASK]', '.')
@@ -31,7 +31,7 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Parse a cloze prompt with placeholders for a text, a second text if `pair`, and the columns `more`."""
+        """Parse a cloze prompt with placeholders for a text, a second text (if `pair`), and the columns in `more`."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
@@ -50,12 +50,16 @@ class Cloze:
         return next(piece for piece in self.pieces if piece.endswith(GAP)).removesuffix(GAP)
 
     def before(self) -> Cloze:
-        """Return the part of a cloze prompt that precedes [MASK]."""
+        """Return a cloze prompt that consists of the pieces of this one up to, but not including, [MASK]."""
         place = next(number for number, piece in enumerate(self.pieces) if piece.endswith(GAP))
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: LabeledRows, tokenizer: Tokenizer) -> list[Part]:
-        """Return the parts of a cloze prompt: one text per row for each placeholder, and token ids for fixed text."""
+        """Return the parts of a cloze prompt, from which `compose_sequences` builds the sequences of `rows`.
+
+        A placeholder becomes a list of texts, one per row; a fixed text becomes its token ids, and [MASK] the id of the
+        mask token, which are the same for all rows.
+        """
         values = placeholder_values(rows)
         parts: list[Part] = []
         for piece in self.pieces:
@@ -76,15 +80,15 @@ class Cloze:
 
 
 def placeholder_values(rows: LabeledRows) -> Mapping[str, Sequence[str]]:
-    """Return the values that replace each placeholder of a cloze prompt, such as "{text}", with one value per row."""
+    """Return a mapping from placeholder, such as "{text}", to the texts that replace it, one per row."""
     extra = {f"{{{name}}}": cells for name, cells in rows.extra.items()}
     return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **extra}
 
 
 def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
-    """Return the verbalizer word of each label; without `words`, the labels themselves.
+    """Return the verbalizer word of each label; if `words` is empty, the labels themselves.
 
-    `words` is "good/bad", in the order of the labels, or "yes:good/no:bad".
+    `words` is either a list such as "good/bad", in the order of the labels, or a mapping such as "yes:good/no:bad".
 
     >>> verbalizer_words("yes:good/no:bad", ["no", "yes"])
     ['bad', 'good']
@@ -105,9 +109,11 @@ def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
 
 
 def single_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
-    """Return the token id of a word preceded by `space`; raise an error if it is unknown or has several tokens."""
+    """Return the token id of a word preceded by `space`; raise an error if it is not exactly one known token."""
     ids = tokenizer.encode(space + word)
     if len(ids) != 1 or ids[0] == tokenizer.roles.get("unknown"):
         tokens = ", ".join(map(repr, tokenizer.tokens(ids)))
-        raise PretuneError(f"word {word!r}: the tokenizer splits it into {tokens}; choose one that is a single token")
+        raise PretuneError(
+            f"word {word!r}: the tokenizer splits it into {tokens}; choose a word that is a single token"
+        )
     return ids[0]

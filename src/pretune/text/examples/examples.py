@@ -1,4 +1,4 @@
-"""The base class of the examples of all kinds of tasks."""
+"""Define the base class of the examples of all kinds of tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any, Self
 
 @dataclass
 class Examples:
-    """The examples of a file, in order, as parallel lists with one entry per example."""
+    """The examples of a file, in order, as parallel lists with one entry per example.
+
+    `columns` maps roles, such as text, to the columns they were read from; `lines` has the line number of each example.
+    """
 
     file: Path
     columns: dict[str, str]  # role → column, e.g. {"text": "sentence", "label": "label"}
@@ -24,5 +27,5 @@ class Examples:
         return replace(self, **lists)
 
     def location(self, row: int) -> str:
-        """Return the file and line of an example, for messages."""
+        """Return the file and line of an example, for error messages."""
         return f"{self.file}, line {self.lines[row]}" if self.lines else f"{self.file}, row {row + 1}"

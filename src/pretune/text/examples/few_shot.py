@@ -14,7 +14,7 @@ from pretune.runtime.randomness import permutation
 
 
 def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[int]:
-    """Return the sorted indices of at most `each` random rows of each class.
+    """Return the indices of up to `each` random rows of each class, sorted; `labels` has the class of each row.
 
     >>> len(sample_rows_per_class(["a", "b", "a", "b", "a"], 2, seed=0))
     4
@@ -27,7 +27,11 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
 
 
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """Return `count` random examples per class or, if `classes` is False or there are no labels, `count` in total."""
+    """Return `count` random examples of each class if `classes`, else `count` random examples in total.
+
+    Examples without labels are sampled regardless of `classes`. If there are fewer than `count`, all of them are
+    returned.
+    """
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")
     if classes and getattr(examples, "labels", None) is not None:
@@ -36,7 +40,7 @@ def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
 
 
 def sample_per_class(examples: Any, each: int, seed: int) -> Any:
-    """Return `each` random examples of each class, and log the line numbers of the sampled examples."""
+    """Return up to `each` random examples of each class, and log the line numbers of the sampled examples."""
     labels = getattr(examples, "labels", None)
     if labels is None:
         raise PretuneError(f"{examples.file}: examples without labels cannot be sampled per class; add a label column")
@@ -51,7 +55,10 @@ def sample_per_class(examples: Any, each: int, seed: int) -> Any:
 
 
 def sample_examples(examples: Any, count: int, seed: int) -> Any:
-    """Return `count` random examples, regardless of their labels, and log the line numbers of the sampled examples."""
+    """Return `count` random examples, regardless of their labels, and log the line numbers of these examples.
+
+    Rows of the same group, such as the answers to a query, count as one example.
+    """
     groups = query_groups(examples)
     total = int(groups.max()) + 1
     if not 1 <= count <= total:
@@ -62,7 +69,10 @@ def sample_examples(examples: Any, count: int, seed: int) -> Any:
 
 
 def query_groups(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return an integer per row, (rows,), equal for rows with the same value of `group`; without groups, 0, 1, 2, …"""
+    """Return an integer per row, (rows,), which is equal for rows of the same `group`, such as the answers to a query.
+
+    If the examples have no groups, the integers are 0, 1, 2, ….
+    """
     return examples.queries if "group" in getattr(examples, "extra", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 

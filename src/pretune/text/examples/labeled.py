@@ -7,6 +7,7 @@ roles of a task; tasks with another kind of rows use a LabeledTable directly (te
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,40 +21,26 @@ from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.documents import read_csv_rows, read_rows
 from pretune.text.corpus.files import Errors, check_text, file_format, find_files, is_valid_text
+from pretune.text.examples.column_roles import KNOWN, USUAL, MissingLabel, guess_columns, label_columns, text_columns
 from pretune.text.examples.examples import Examples
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
-LABELS = (
-    "label", "labels", "class", "category", "target", "gold_label", "sentiment", "intent", "topic", "score",
-    "similarity", "is_duplicate", "quality", "y",
-)  # fmt: skip
-PAIRS = (
-    ("text", "pair"), ("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
-    ("text_a", "text_b"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
-    ("query", "document"), ("query", "candidate"), ("anchor", "positive"), ("#1 string", "#2 string"), ("first", "second"),
-)  # fmt: skip
-TEXTS = (
-    "text", "sentence", "review", "content", "body", "message", "comment", "tweet", "utterance", "question",
-    "document", "title",
-)  # fmt: skip
 SEPARATORS = ";|,"  # between the labels of a multi-label row
 SAMPLE = 1000  # rows from which column roles are inferred
 LISTED = 3  # bad rows listed in a message
 MISSING_VALUES = ("nan", "none", "null", "na", "n/a", "<na>")  # common spellings of missing values
 ROLES = ("text", "pair", "label")  # roles with command-line options of their own
-USUAL: dict[str, Sequence[str]] = {
-    "text": (*TEXTS, *(first for first, _ in PAIRS)),
-    "pair": [second for _, second in PAIRS],
-    "label": LABELS,
-}
-KNOWN = {name for usual in USUAL.values() for name in usual}  # names that mark a first row as a header
+UNUSED = 8  # unused columns listed in a message
 
 Row = dict[str, Any]
 
 
 @dataclass
 class LabeledRows(Examples):
-    """The rows of a labeled file, in order: a text or a pair of texts, and a label."""
+    """The rows of a labeled file, in order: a text or a pair of texts, and a label.
+
+    `pairs` has the second text of each row, `labels` its label, and `extra` maps further roles to one value per row.
+    """
 
     texts: list[str] = field(default_factory=list)
     pairs: list[str] | None = None
@@ -70,18 +57,35 @@ class LabeledRows(Examples):
         return replace(super().take(chosen), extra=extra)
 
     def empty(self) -> list[int]:
-        """Return the indices of rows without text, that is, with only whitespace in all of their texts."""
+        """Return the indices of rows whose texts all consist of whitespace only."""
         sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
         return [row for row, texts in enumerate(zip(*sides, strict=True)) if not any(text.strip() for text in texts)]
 
+    def spelled_missing(self) -> list[int]:
+        """Return the indices of rows with texts that are not all blank but only spell a missing value, such as NaN."""
+        sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
+        missing = ("", *MISSING_VALUES)
+        rows = (row for row, texts in enumerate(zip(*sides, strict=True)) if any(text.strip() for text in texts))
+        return [row for row in rows if all(side[row].strip().casefold() in missing for side in sides)]
+
+    def line(self, row: int) -> str:
+        """Return the place of a row in its file, such as "line 3", for messages that have named the file already."""
+        return f"line {self.lines[row]}" if self.lines else f"row {row + 1}"
+
     @property
     def queries(self) -> Array:
-        """Return an integer per row, (rows,), equal for rows with the same `group` (without groups, the same text)."""
+        """Return an integer per row, (rows,), which is equal for rows that belong to the same query.
+
+        These are rows with the same `group` or, if the rows have no groups, with the same first text.
+        """
         groups = [str(group) for group in self.extra.get("group", self.texts)]
         return np.unique(np.array(groups, dtype=object), return_inverse=True)[1].astype(np.int64)
 
     def duplicate_key(self, row: int) -> str:
-        """Return a string that is equal for rows with the same texts, or the same `group` if there are groups."""
+        """Return a key that is equal for duplicates of a row.
+
+        Duplicates are rows with the same `group` or, if the rows have no groups, with the same texts.
+        """
         if "group" in self.extra:
             return str(self.extra["group"][row])
         parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
@@ -95,7 +99,10 @@ class LabeledRows(Examples):
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Consecutive rows of a table file with their line numbers; functions that read a table file accept it, too."""
+    """Consecutive rows of a table file, as (line number, row), for functions that read a file or a chunk of one.
+
+    `first` is the first row of the whole file, which defines its columns.
+    """
 
     file: Path
     rows: list[tuple[int, Row]]
@@ -103,7 +110,7 @@ class TableChunk:
 
 
 def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Return an iterator over (line number, row) of a table file."""
+    """Return an iterator over (line number, row) of a table file, with columns 1, 2, 3, … if it has no header."""
     path = find_files(file, FORMATS)[0]
     return read_rows(path, errors, names=_header(path, errors))
 
@@ -111,7 +118,7 @@ def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[in
 def read_chunks(
     path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
 ) -> Iterator[TableChunk]:
-    """Yield the rows of a file in chunks of `rows` rows; `read` is a function that iterates over (line number, row)."""
+    """Yield the rows of a file in chunks of `rows` rows; `read` is the function that reads (line number, row) pairs."""
     remaining = read(path)
     first: Row | None = None
     while chunk := list(islice(remaining, rows)):
@@ -129,6 +136,7 @@ def read_labeled(
     labels: bool = True,
     label: Callable[[Any], Any] | None = None,
     roles: Mapping[str, Sequence[str]] | None = None,
+    pairs: bool = True,
     drop_invalid: bool = False,
 ) -> LabeledRows:
     """Read labeled examples from a .csv, .tsv, .jsonl or .parquet file, or from a chunk of one.
@@ -136,15 +144,19 @@ def read_labeled(
     Parameters
     ----------
     columns
-        Role → column, for the `text`, the `pair` (a second text) and the `label`. Other roles are inferred from column names,
-        then from contents, and logged. Tables without a header have columns 1, 2, 3, …; a nested field of a .jsonl file is
-        OUTER.INNER.
+        Role → column, for the `text`, the `pair` (a second text) and the `label`. The columns of roles that are not given are
+        inferred from column names, then from contents, and logged. Tables without a header have columns 1, 2, 3, …; a nested
+        field of a .jsonl file is OUTER.INNER.
     label
         Converts a cell to a label, by default to a string; its ValueError describes what is wrong with the cell.
     roles
-        Further roles, with the usual names of their columns.
+        Further roles to read into `extra`, with the usual names of their columns.
+    pairs
+        Whether to infer a column for a second text; the `pair` in `columns` is read in any case.
     drop_invalid
-        Whether to leave out rows without any text, and rows without a label, which otherwise raise an error.
+        Whether to leave out rows without any text and rows without a label, which otherwise raise an error. Rows whose text
+        spells a missing value, such as NaN, are left out too, as are rows with such a label if it is rare
+        (`missing_spellings`).
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
@@ -152,8 +164,14 @@ def read_labeled(
     table = LabeledTable.open(file, columns or {}, {**USUAL, **further}, errors)
     extra = table.find_columns(further)
     requested = {role: name for role, name in table.requested.items() if role in USUAL}
-    found = guess_columns(table.sample, requested, labels, taken=set(extra.values())) | extra
+    taken = set(extra.values())
+    found = guess_columns(table.sample, requested, labels, taken, pairs=pairs, label=label or parse_label) | extra
     table.check_columns(found, needed=("text", "label") if labels else ("text",))
+    if labels and "label" not in requested:
+        others = label_columns(table.sample, taken | {found["text"], found.get("pair", "")}, label or parse_label)
+        table.report_others([name for name in others if name != found["label"]], "label", "be the label", found)
+    if pairs and "pair" not in found and "text" not in requested:
+        table.report_others(text_columns(table.sample, found.values()), "pair", "be a second text", found)
     examples = LabeledRows(table.path, found, extra={role: [] for role in further if role in found})
     examples.pairs, examples.labels = [] if "pair" in found else None, [] if "label" in found else None
     unlabeled = []
@@ -174,18 +192,57 @@ def read_labeled(
         total = len(examples) + len(unlabeled)
         problem = f"{table.path}: {len(unlabeled)} of {total} rows have no label in {found['label']!r}"
         drop_or_raise(problem, unlabeled, drop_invalid)
-    if drop_invalid and labels and (empty := examples.empty()):
-        problem = f"{table.path}: {len(empty)} of {len(examples)} rows have no text"
-        drop_or_raise(problem, [f"line {examples.lines[row]}" for row in empty], drop_invalid)
-        examples = examples.take(sorted({*range(len(examples))} - {*empty}))
     if not examples.texts:
-        raise PretuneError(f"{table.path}: no row has both a text and a label; add such rows")
-    return examples
+        raise PretuneError(f"{table.path}: no row has both a text and a label; add rows that have both")
+    return drop_missing(examples) if drop_invalid and labels else examples
+
+
+def drop_missing(examples: LabeledRows) -> LabeledRows:
+    """Return the examples without rows that lack a text or a label, and log how many rows are left out.
+
+    A row lacks a text if its text is empty or spells a missing value, such as NaN; a label is missing if it rarely
+    occurs and spells a missing value (see `missing_spellings`).
+    """
+    doubtful = missing_spellings(examples.labels or ())
+    labels = [row for row, label in enumerate(examples.labels or ()) if label in doubtful]
+    for rows, problem in (
+        (examples.empty(), "have no text"),
+        (examples.spelled_missing(), "have a text such as NaN or None, which stands for a missing one"),
+        (labels, f"have a label that stands for a missing one, {list_first(map(repr, sorted(doubtful)))}"),
+    ):
+        if rows:
+            where = [examples.line(row) for row in rows]
+            drop_or_raise(f"{examples.file}: {len(rows)} of {len(examples)} rows {problem}", where, drop=True)
+    left_out = {*examples.empty(), *examples.spelled_missing(), *labels}
+    if len(left_out) == len(examples):
+        raise PretuneError(
+            f"{examples.file}: every row lacks a text or a label, so no row is left; add rows with a text and a label"
+        )
+    return examples.take(row for row in range(len(examples)) if row not in left_out) if left_out else examples
+
+
+def missing_spellings(labels: Sequence[Any]) -> set[str]:
+    """Return the labels, such as NaN or None, that seem to stand for a missing label rather than for a class.
+
+    These labels spell a missing value and are rare: each has fewer than half as many rows as the other classes on
+    average.
+
+    >>> missing_spellings(["a", "b", "None"] * 9), missing_spellings([*("ab" * 9), "None"])
+    (set(), {'None'})
+    """
+    counts = Counter(label for label in labels if isinstance(label, str))
+    spelled = {label for label in counts if label.casefold() in MISSING_VALUES}
+    others = [count for label, count in counts.items() if label not in spelled]
+    return {label for label in spelled if others and 2 * counts[label] * len(others) < sum(others)}
 
 
 @dataclass
 class LabeledTable:
-    """A table file, or a chunk of one, whose columns have roles such as text and label, some of them set by the user."""
+    """A table file, or a chunk of one, whose columns have roles such as text and label.
+
+    `requested` has the roles whose columns the user has set; `sample` are the first rows, from which the columns of the
+    other roles are inferred.
+    """
 
     path: Path
     roles: Collection[str]
@@ -203,7 +260,10 @@ class LabeledTable:
         roles: Mapping[str, Sequence[str]],
         errors: Errors,
     ) -> LabeledTable:
-        """Open a table file and read its first rows; `roles` maps roles such as text to usual column names."""
+        """Open a table file and read its first rows; `columns` maps roles to the columns that the user has set.
+
+        `roles` maps each role, such as text, to its usual column names.
+        """
         requested = {role: name for role, name in columns.items() if name}
         for role in requested:
             if role not in roles:
@@ -223,14 +283,21 @@ class LabeledTable:
         return cls(path, roles, requested, first, sample, names, rows)
 
     def find_columns(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Map roles to columns: the column that the user set, else the first of the usual names that `roles` lists."""
+        """Return the column of each role in `roles`, which maps roles to usual column names.
+
+        A role has the column that the user set, else the first usual name that is a column; roles without a column are
+        left out.
+        """
         lower = {name.lower(): name for name in self.first}
         guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
         found = {role: self.requested.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
     def check_columns(self, found: Mapping[str, str], needed: Collection[str]) -> None:
-        """Check that the columns in `found` exist and include the roles in `needed`; log inferred columns."""
+        """Raise an error if a column in `found` (role → column) does not exist or a role in `needed` has no column.
+
+        Otherwise, log the columns that were inferred rather than set by the user.
+        """
         listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.split_names(names):
@@ -245,28 +312,62 @@ class LabeledTable:
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
             roles = [role for role in self.roles if role in ROLES or role in found]
-            log_info(f"{self.path}: using the columns {guessed}{note}{advise_options('override', roles)}")
+            unused = self.unused(found)
+            more = f" and {len(unused) - UNUSED} more" if len(unused) > UNUSED else ""
+            rest = f"; unused: {', '.join(map(repr, unused[:UNUSED]))}{more}" if unused else ""
+            log_info(f"{self.path}: using the columns {guessed}{note}{rest}{advise_options('override', roles)}")
+
+    def unused(self, found: Mapping[str, str]) -> list[str]:
+        """Return the columns to which `found` (role → column) gives no role, apart from fields of nested objects."""
+        used = {name for names in found.values() for name in self.split_names(names)}
+        outer = {name.partition(".")[0] for name in used}
+        nested = {f"{name}.{inner}" for name, value in self.first.items() if isinstance(value, dict) for inner in value}
+        return [name for name in self.first if name not in used | nested and name not in outer]
+
+    def report_others(self, names: Sequence[str], role: str, use: str, found: Mapping[str, str]) -> None:
+        """Log which of the columns `names` could also have a `role` but are unused, and the option that chooses one.
+
+        `use` completes the sentence "these columns could …", and `found` maps roles to the columns in use.
+        """
+        if names := [name for name in names if name in self.unused(found)]:
+            chosen = f"; {found[role]!r} is used" if role in found else ""
+            log_info(
+                f"{self.path}: {list_first(map(repr, names))} could {use}, too{chosen}{advise_options('choose', [role])}"
+            )
 
     def split_names(self, names: str) -> list[str]:
-        """Split a comma-separated string of column names into a list."""
+        """Split a comma-separated string of column names into a list, unless the whole string is a column name."""
         return [names] if names in self.first else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
-        """Return the text in the column `name` of a row; raise an error if the cell is missing, a list or an object."""
+        """Return the text in the column `name` of a row; raise an error if the cell is missing, a list or an object.
+
+        `line` is the line number of the row, for errors.
+        """
         value = row.get(name)
         if value is None:
-            raise PretuneError(f"{self.path}, line {line}: the field {name!r} is missing")
+            raise PretuneError(
+                f"{self.path}, line {line}: the field {name!r} is missing or null; fill it in, or remove the row"
+            )
         if isinstance(value, list | dict):
             kind = type(value).__name__
-            raise PretuneError(f"{self.path}, line {line}: expected text in {name!r}, but found a {kind}")
+            raise PretuneError(
+                f"{self.path}, line {line}: expected text in {name!r}, but found a {kind}; convert the field to text"
+            )
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return the text in the column `name` of a row, "" if it is null; raise an error without such a column."""
+        """Return the text in the column `name` of a row, "" if the cell is null; raise an error without such a column.
+
+        `line` is the line number of the row, for errors.
+        """
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
-        """Convert the cell in the column `name` of a row with the function `read`; raise an error if it is invalid."""
+        """Convert the cell in the column `name` of a row with the function `read`; ValueErrors become PretuneErrors.
+
+        `line` is the line number of the row, for errors. A `MissingLabel` is passed on to the caller.
+        """
         try:
             return read(row.get(name))
         except MissingLabel:
@@ -276,7 +377,9 @@ class LabeledTable:
 
 
 def advise_options(advice: str, roles: Iterable[str]) -> str:
-    """Return `advice` and the command-line options that set the columns of `roles`; "" if the command has none of them.
+    """Return `advice` followed by the command-line options that set the columns of `roles`, for a message.
+
+    The result is "" if the running command has none of these options.
 
     >>> advise_options("override", ["text", "group"])
     '; override with --text, --columns.group'
@@ -286,16 +389,20 @@ def advise_options(advice: str, roles: Iterable[str]) -> str:
     return f"; {advice} with {options}" if options else ""
 
 
-def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None) -> None:
-    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, log it instead."""
+def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None, otherwise: str = "") -> None:
+    """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, only log them.
+
+    With `drop=None`, the error does not recommend to leave the rows out, because that is not possible. `otherwise` is
+    further advice at the end of the error.
+    """
     if not drop:
         advice = "" if drop is None else if_option("drop-invalid", ", or leave them out with --drop-invalid")
-        raise PretuneError(f"{problem}: {list_first(bad)}; correct them{advice}")
+        raise PretuneError(f"{problem}: {list_first(bad)}; correct them{advice}{otherwise}")
     log_info(f"{problem}: {list_first(bad)}; these rows are left out")
 
 
 def list_first(names: Iterable[str]) -> str:
-    """Return the first few names, separated by commas.
+    """Return the first few names as text, separated by commas, with an ellipsis if there are more.
 
     >>> list_first("abcde")
     'a, b, c …'
@@ -310,17 +417,20 @@ def column_names(path: Path, errors: Errors = "strict") -> list[str]:
 
 
 def _flatten(row: Row) -> Row:
-    """Return a row with the fields of nested objects added under dotted names."""
+    """Return a row to which the fields of nested objects are added under dotted names, such as outer.inner."""
     nested = ((outer, inner) for outer, inner in row.items() if isinstance(inner, dict))
     inside = {f"{outer}.{name}": value for outer, inner in nested for name, value in inner.items()}
     return {**row, **inside} if inside else row
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Return the column names 1, 2, 3, … for a table file whose first row is data; None if it has a header."""
-    if (suffix := file_format(path)) not in (".csv", ".tsv"):
+    """Return the column names "1", "2", "3", … if the first row of a table file is data; None if it is a header.
+
+    A first row that contains one of the names in `known` counts as a header.
+    """
+    if file_format(path) not in (".csv", ".tsv"):
         return None
-    rows = (row for _, row in read_csv_rows(path, errors, tabs=suffix == ".tsv") if row)
+    rows = (row for _, row in read_csv_rows(path, errors) if row)
     first = [cell.strip() for cell in next(rows, [])]
     data = any(len(cell.split()) > 3 or cell.replace(".", "", 1).removeprefix("-").isdigit() for cell in first)
     if any(cell.lower() in known for cell in first) or not data:
@@ -328,61 +438,8 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
     return [str(i + 1) for i in range(len(first))]
 
 
-def guess_columns(
-    sample: list[Row], requested: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
-) -> dict[str, str]:
-    """Map the roles text, pair and, if `labels`, label to columns: `requested` ones, else inferred, none in `taken`."""
-    found = dict(requested)
-    lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
-
-    def used() -> set[str]:
-        return {*found.values(), *taken}
-
-    def free(*names: str) -> bool:
-        return all(name in lower and lower[name] not in used() for name in names)
-
-    if labels and "label" not in found and (name := next(filter(free, LABELS), None)):
-        found["label"] = lower[name]
-    if "text" not in found and "pair" not in found and (pair := next((p for p in PAIRS if free(*p)), None)):
-        found |= {"text": lower[pair[0]], "pair": lower[pair[1]]}
-    if "text" not in found and (name := next(filter(free, TEXTS), None)):
-        found["text"] = lower[name]
-    if labels and "label" not in found and (name := _label_by_content(sample, used())):
-        found["label"] = name
-    if "text" not in found and (name := _text_by_content(sample, used())):
-        found["text"] = name
-    return {role: found[role] for role in ROLES if role in found and (labels or role != "label" or role in requested)}
-
-
-def _label_by_content(sample: list[Row], taken: set[str]) -> str | None:
-    """Return the column, not in `taken`, with the fewest distinct values in a sample of rows, if its values repeat."""
-    best: tuple[int, str] | None = None
-    for name in sample[0]:
-        values = [str(row.get(name, "")) for row in sample]
-        kinds = len(set(values))
-        repeats = 2 <= kinds <= max(2, len(values) // 2) and kinds < len(values)
-        if name not in taken and all(values) and repeats and (best is None or kinds < best[0]):
-            best = (kinds, name)
-    return best[1] if best else None
-
-
-def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
-    """Return the column, not in `taken`, with the longest texts in a sample of rows; None if there are no texts."""
-    sizes = {
-        name: sum(len(row[name]) for row in sample if isinstance(row.get(name), str))
-        for name in sample[0]
-        if name not in taken
-    }
-    best = max(sizes, key=lambda name: sizes[name], default=None)
-    return best if best is not None and sizes[best] else None
-
-
-class MissingLabel(ValueError):  # noqa: N818
-    """An error for a cell that should contain a label and is empty."""
-
-
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is null, or NaN as in tables of numbers.
+    """Return whether a cell is null, or NaN, which stands for a missing value in tables of numbers.
 
     >>> is_missing(None), is_missing(float("nan")), is_missing("")
     (True, True, False)
@@ -391,7 +448,7 @@ def is_missing(value: Any) -> bool:
 
 
 def parse_label(value: Any) -> str:
-    """Convert a cell to a single label, a string.
+    """Convert a cell to a label, a string; raise a ValueError if it is empty, a list or an object.
 
     >>> parse_label(True)
     'true'
@@ -403,21 +460,25 @@ def parse_label(value: Any) -> str:
     if isinstance(value, list | dict):
         raise ValueError(f"expected a single label, but found a {type(value).__name__}")
     if not is_valid_text(label := str(value).strip()):
-        raise ValueError("a lone surrogate, which is not valid text,")
+        raise ValueError("there is a lone surrogate, which is not valid text,")
     return label
 
 
 def parse_labels(value: Any) -> Any:
-    """Convert a cell of a multi-label column: a list to a tuple, others to a string, for `split_labels` to split."""
+    """Convert a cell of a multi-label column to a tuple of labels (for a list) or a string (for any other value).
+
+    Strings may contain several labels, which `split_labels` separates once all cells are known.
+    """
     if isinstance(value, list):
         return tuple(dict.fromkeys(parse_label(item) for item in value))
     return "" if is_missing(value) or value == "" else parse_label(value)
 
 
 def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
-    """Return the labels of each cell of a multi-label column.
+    """Return a tuple of labels for each cell of a multi-label column.
 
-    Texts are split at the first of ; | , that any of them contains; a cell that is a `known` label is not split.
+    Strings are split at the first of the separators ; | , that occurs in any of them; a string that is in `known`, a
+    collection of labels, is not split.
 
     >>> split_labels(["red; blue", "", "light, very light"])
     [('red', 'blue'), (), ('light, very light',)]
@@ -430,7 +491,7 @@ def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tupl
 
 
 def parse_number(value: Any) -> float:
-    """Convert a cell to a finite number.
+    """Convert a cell to a finite number; raise a ValueError if that is not possible.
 
     >>> parse_number(" 3.50 ")
     3.5

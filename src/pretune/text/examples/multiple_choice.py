@@ -14,8 +14,9 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors, check_text
+from pretune.text.examples.column_roles import LABELS
 from pretune.text.examples.examples import Examples
-from pretune.text.examples.labeled import LABELS, LabeledTable, Row, TableChunk
+from pretune.text.examples.labeled import LabeledTable, Row, TableChunk
 
 ROLES: dict[str, Sequence[str]] = {
     "text": ("premise", "sent1", "article", "passage", "context", "ctx", "goal", "story", "paragraph", "text", "sentence"),
@@ -28,7 +29,12 @@ NUMBERED = re.compile(r"(choice|ending|option|answer|alternative|solution|sol)[ 
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A multiple-choice example: its candidates, and the text or pair of texts to encode for each candidate."""
+    """A multiple-choice example: its candidates, and the text or pair of texts to encode for each candidate.
+
+    `names`, `texts` and `pairs` have one entry per candidate; `correct` has the indices of the correct candidates.
+    `gold_answers` are the correct answers as text, which need not be candidates; `display_text` is the input shown in
+    reports.
+    """
 
     names: tuple[str, ...]  # the candidates
     texts: tuple[str, ...]
@@ -40,7 +46,11 @@ class ChoiceExample:
 
 @dataclass
 class ChoiceExamples(Examples):
-    """The multiple-choice examples of a file, in order; `texts` and `pairs` are those of all candidates, concatenated."""
+    """The multiple-choice examples of a file, in order (`groups`).
+
+    `answered` says whether the correct answers are known, and `nested` whether a row of the file may contain several
+    examples. `texts` and `pairs` concatenate the texts of the candidates of all examples.
+    """
 
     groups: list[ChoiceExample] = field(default_factory=list)
     answered: bool = True  # whether the correct answers are known
@@ -50,7 +60,7 @@ class ChoiceExamples(Examples):
         return len(self.groups)
 
     def duplicate_key(self, row: int) -> str:
-        """Return a string that is equal for examples with the same input, whatever their answers."""
+        """Return a key that is equal for examples with the same texts and choices, to detect duplicates."""
         group = self.groups[row]
         return "\0".join([*group.texts, *(group.pairs or ())]).casefold().strip()
 
@@ -80,7 +90,10 @@ class ChoiceExamples(Examples):
 
     @property
     def target_probabilities(self) -> Array:
-        """Return the target probability of each candidate, (candidates,): uniform over the correct ones of its example."""
+        """Return the target probability of each candidate, (candidates,).
+
+        The correct candidates of an example share a probability of 1 equally.
+        """
         candidates = ((i, group.correct) for group in self.groups for i in range(len(group.names)))
         return np.array([(i in correct) / max(1, len(correct)) for i, correct in candidates], dtype=np.float32)
 
@@ -94,9 +107,9 @@ def read_choices(
 ) -> ChoiceExamples:
     """Read multiple-choice examples with a list of choices and optionally a text and a question.
 
-    The role `choices` is a column of lists, or several columns (choice1, choice2, …; as an option NAME,NAME), of which
-    some may be empty. The `label` is the index of the correct choice, its letter, or the choice itself; indices count
-    from 1 if no label is 0 and one equals the number of choices, else from 0.
+    The role `choices` is a column of lists, or several columns (choice1, choice2, …; set by an option as NAME,NAME), of
+    which some may be empty. The `label` is the index of the correct choice, its letter, or the choice itself. Indices
+    count from 1 if no label is 0 and some label equals the number of choices, else from 0.
     """
     table = LabeledTable.open(file, columns or {}, ROLES, errors)
     found = table.find_columns({role: names for role, names in ROLES.items() if labels or role != "label"})
@@ -113,7 +126,8 @@ def read_choices(
             label = row.get(found["label"])
             if (at := find_choice(label, names, base)) is None:
                 where, column = f"{table.path}, line {line}", found["label"]
-                raise PretuneError(f"{where}: the label {label!r} in {column!r} is none of the {len(names)} choices")
+                problem = f"the label {label!r} in {column!r} is none of the {len(names)} choices"
+                raise PretuneError(f"{where}: {problem}; give the number, letter or text of a choice")
             correct = (sum(name is not None for name in names[:at]),)  # its index among the choices that are not empty
         choices = tuple(name for name in names if name is not None)
         examples.groups.append(
@@ -130,7 +144,7 @@ def read_choices(
 
 
 def numbered_columns(row: Row) -> list[str]:
-    """Return the columns choice1, choice2, … (or ending1, option1, …) of a row in order; [] if there is only one."""
+    """Return the columns choice1, choice2, … (or ending1, option1, …) of a row in order; [] for fewer than two."""
     kinds: dict[str, list[str]] = {}
     for name in row:
         if match := NUMBERED.fullmatch(name):
@@ -140,26 +154,33 @@ def numbered_columns(row: Row) -> list[str]:
 
 
 def read_row_choices(table: LabeledTable, row: Row, line: int, column: str) -> list[str | None]:
-    """Return the choices in the given column (or columns, separated by commas) of a row; None for empty cells."""
+    """Return the choices of a row; None for a choice whose cell is empty.
+
+    `column` is a column of lists, or the names of several columns, separated by commas. `line` is the line number, for
+    errors.
+    """
     columns, place = table.split_names(column), f"{table.path}, line {line}"
     cells = row.get(columns[0])
     if len(columns) > 1:
         cells = [None if row.get(name) == "" else row.get(name) for name in columns]
     if not isinstance(cells, list):
-        raise PretuneError(f"{place}: expected a list of choices in {column!r}")
+        raise PretuneError(f'{place}: expected a list of choices in {column!r}, such as ["red", "blue"]')
     if sum(cell is not None for cell in cells) < 2:
-        raise PretuneError(f"{place}: expected at least two choices in {column!r}")
+        raise PretuneError(f"{place}: expected at least two choices in {column!r}; add choices, or remove the row")
     return [None if cell is None else check_text(str(cell), f"{place}: {column!r}") for cell in cells]
 
 
 def label_base(labels: Sequence[tuple[Any, int]]) -> int:
-    """Return 0 or 1: the number that labels give the first choice, from (label, number of choices) of each example."""
+    """Return the number of the first choice, 0 or 1, given the (label, number of choices) of each example.
+
+    It is 1 if no label is 0 and some label equals the number of choices of its example.
+    """
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 
 
 def choice_number(label: Any) -> str:
-    """Convert the letter of a choice to its number, counted from 0, as a string; return a number unchanged.
+    """Return the number of a choice, counted from 0, as a string, given its letter; return other labels unchanged.
 
     >>> choice_number("B")
     '1'
@@ -169,7 +190,9 @@ def choice_number(label: Any) -> str:
 
 
 def find_choice(label: Any, names: Sequence[str | None], base: int) -> int | None:
-    """Return the index of the choice that a label names by text, letter, or number (counted from `base`), else None.
+    """Return the index, from 0, of the choice that a label refers to; None if it refers to none.
+
+    A label is the text of a choice in `names`, its letter, or its number, where the first choice has the number `base`.
 
     >>> find_choice("B", ["red", "blue"], 0), find_choice("red", ["red", "blue"], 0), find_choice(2, ["red", "blue"], 1)
     (1, 0, 1)

@@ -9,7 +9,8 @@ from pathlib import Path
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import Errors, file_format, find_files, read_lines
-from pretune.text.examples.labeled import PAIRS, LabeledRows, column_names, read_labeled
+from pretune.text.examples.column_roles import PAIRS
+from pretune.text.examples.labeled import LabeledRows, column_names, read_labeled
 
 EXPECTED = "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with equally many lines"
 LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
@@ -18,7 +19,10 @@ LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 def read_parallel(
     files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
 ) -> LabeledRows:
-    """Read pairs of texts from two line-aligned .txt files or from two columns of a table, which `columns` names."""
+    """Read pairs of texts from two line-aligned .txt files, or from two columns of a table.
+
+    `columns` names the columns (roles `text` and `pair`); by default, they are inferred.
+    """
     inputs = [files] if isinstance(files, str | Path) else list(files)
     if not inputs:
         raise PretuneError(f"no parallel texts were given; pass {EXPECTED}")
@@ -61,7 +65,7 @@ def read_parallel_languages(
 
 
 def _languages_of(rows: LabeledRows) -> list[str]:
-    """Return the two languages of text pairs, according to the names of their columns or files."""
+    """Return the two languages of text pairs, taken from the names of their columns or files."""
     names = [rows.columns[role] for role in ("text", "pair")]
     if file_format(rows.file) == ".txt":
         names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]
@@ -72,7 +76,10 @@ def _languages_of(rows: LabeledRows) -> list[str]:
 
 
 def _text_columns(path: Path, requested: Mapping[str, str], errors: Errors) -> dict[str, str]:
-    """Return the two text columns of a table: the requested ones, those with usual names, or the only two columns."""
+    """Return the two text columns of a table, as a mapping from the roles `text` and `pair`.
+
+    These are the requested columns, else those with usual names, else the only two columns.
+    """
     found = {role: name for role, name in requested.items() if name}
     names = column_names(path, errors)
     if not found:
@@ -89,7 +96,7 @@ def _text_columns(path: Path, requested: Mapping[str, str], errors: Errors) -> d
 
 
 def _read_aligned(first: Path, second: Path, errors: Errors) -> LabeledRows:
-    """Read pairs of texts from two files, whose lines with the same number belong together."""
+    """Read pairs of texts from two files: line n of the first file and line n of the second file form a pair."""
     texts, pairs = ([line for _, line in read_lines(path, errors)] for path in (first, second))
     if len(texts) != len(pairs):
         rule = "line-aligned files must have the same number of lines"

@@ -34,13 +34,16 @@ class AnswerSpan(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the index of the character after an answer in its passage."""
+        """Return the index of the first character after the answer in its passage."""
         return self.start + len(self.text)
 
 
 @dataclass
 class Questions(Examples):
-    """The questions of a file, in order, with their passages and answers; unanswerable questions have no answer."""
+    """The questions of a file, in order, with their passages and answers; unanswerable questions have no answer.
+
+    `places` has the line or id of each question, for error messages; `identities` has the ids of the questions.
+    """
 
     questions: list[str] = field(default_factory=list)
     passages: list[str] = field(default_factory=list)
@@ -52,7 +55,7 @@ class Questions(Examples):
         return len(self.questions)
 
     def duplicate_key(self, row: int) -> str:
-        """Return a string that is equal for rows with the same question and passage, whatever their answers."""
+        """Return a key that is equal for rows with the same question and passage, to detect duplicates."""
         return f"{self.questions[row]}\0{self.passages[row]}".casefold()
 
     def inputs(self, row: int) -> dict[str, Any]:
@@ -60,11 +63,11 @@ class Questions(Examples):
         return {"question": self.questions[row], "passage": self.passages[row]}
 
     def location(self, row: int) -> str:
-        """Return the file and line (or id) of a question, for messages."""
+        """Return the file and line (or id) of a question, for error messages."""
         return f"{self.file}, {self.places[row]}"
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenPassages:
-        """Return the tokens of questions and passages, with the character offsets of passage tokens."""
+        """Return the tokens of all questions and distinct passages, with the character offsets of passage tokens."""
         distinct = {passage: number for number, passage in enumerate(dict.fromkeys(self.passages))}
         question_ids, sizes = tokenizer.encode_many(self.questions)
         ids, lengths, offsets = tokenizer.encode_with_offsets(list(distinct))
@@ -80,14 +83,21 @@ class Questions(Examples):
 
 @dataclass
 class TokenPassages:
-    """The token ids of all questions, followed by those of all distinct passages, with character offsets."""
+    """The token ids of all questions, followed by those of all distinct passages, with character offsets.
+
+    `rows` has the question and the passage of each example; `begins` and `ends` have the start and end character of
+    each token.
+    """
 
     rows: TokenRows  # one row per question, with its passage
     begins: Array  # (n,) start of each token in its passage, in characters; 0 in questions
     ends: Array  # (n,) end of each token, exclusive
 
     def spans(self, answers: Sequence[Sequence[AnswerSpan]]) -> Array:
-        """Return the first and last token of the first answer to each question, (n, 2); NO_ANSWER if it has no answers."""
+        """Return the indices of the first and last token of the first answer to each question, (questions, 2).
+
+        A question without answers has NO_ANSWER in both columns, and one whose answer contains no token has NO_TOKENS.
+        """
         tokens = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
             if spans:
@@ -144,12 +154,15 @@ def read_questions(
         problem = f"{path}: {len(bad)} answers in {names['label']!r} are not at the given position of their passage"
         drop_or_raise(problem, bad, drop_invalid)
     if not questions.questions:
-        raise PretuneError(f"{path}: the file contains no questions")
+        raise PretuneError(f"{path}: the file contains no questions; pass a file with questions")
     return questions
 
 
 def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
-    """Return an iterator over (line number, row) of a file of questions; for SQuAD's .json, (question number, row)."""
+    """Return an iterator over (line number, row) of a file of questions.
+
+    In SQuAD's .json format, the number of the question takes the place of the line number.
+    """
     path = check_is_file(file)
     if file_suffix(path) == ".json":
         return enumerate(_squad(path), 1)
@@ -179,7 +192,10 @@ def _squad(path: Path) -> Iterator[Row]:
 
 
 def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
-    """Map the roles text, pair and label to fields of a row: as `requested`, else by name; log them unless `quiet`."""
+    """Return the field of a row for each of the roles text, pair and label (only if `answers`).
+
+    These are the fields in `requested` (role → field), else fields with usual names, which are logged unless `quiet`.
+    """
     roles = {"text": QUESTIONS, "pair": PASSAGES} | ({"label": ANSWERS} if answers else {})
     usual = {role: next((name for name in names if name in row), names[0]) for role, names in roles.items()}
     names = {role: requested.get(role) or name for role, name in usual.items()}
@@ -190,10 +206,10 @@ def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bo
 
 
 def _text(row: Row, name: str, place: str) -> str:
-    """Return the text in a field of a row; raise an error if there is none."""
+    """Return the text in the field `name` of a row; raise an error that begins with `place` if there is none."""
     if not isinstance(value := row.get(name), str):
         if name in row:
-            raise PretuneError(f"{place}: expected text in {name!r}, but found {quote(value)}")
+            raise PretuneError(f"{place}: expected text in {name!r}, but found {quote(value)}; correct the field")
         known = ", ".join(map(repr, row)) or "none"
         hint = suggest(name, row) if row else ""
         raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {hint}")
@@ -201,15 +217,22 @@ def _text(row: Row, name: str, place: str) -> str:
 
 
 def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
-    """Return the answers of a row as (text, start or None); null or an empty list means an unanswerable question."""
+    """Return the answers in the field `name` of a row as (text, start character or None).
+
+    The result is empty for an unanswerable question, whose field is null or an empty list.
+    """
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
-        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; use [] for unanswerable questions")
+        raise PretuneError(
+            f"{place}: no field {name!r}; the fields are {known}; add the field, with [] as the answers to an unanswerable question"
+        )
     value = row[name]
     if value is None or value == "" or row.get("is_impossible"):
         return []
     if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "text" in value):
-        raise PretuneError(f"{place}: expected answers in {name!r}, but found {quote(value)}")
+        raise PretuneError(
+            f"{place}: expected a text or a list of answers in {name!r}, but found {quote(value)}; correct the field"
+        )
     if isinstance(value, Mapping):  # as in Hugging Face datasets, or a single answer
         texts, starts = value["text"], value.get("answer_start", value.get("start"))
         if isinstance(texts, str):

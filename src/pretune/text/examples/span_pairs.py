@@ -40,12 +40,14 @@ def read_span_pairs(
     labels: bool = True,
     drop_invalid: bool = False,
 ) -> LabeledRows:
-    """Read rows with one marked span in each of two texts, or two in one; the result has the spans in `extra["spans"]`.
+    """Read rows with two marked spans, one in each of two texts or both in one text.
+
+    In the result, `extra["spans"]` has the two spans of each row, as (start, end) in characters.
 
     The columns of a span are its character offsets (`start1`, `end1`, `start2`, `end2`) or its words: `word` for both
-    spans, or `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one
-    nearest to the whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts
-    raise an error, which lists them; with `drop_invalid`, their rows are left out instead.
+    spans, or `word1` and `word2`. If the words occur several times in the text, the span is the occurrence nearest to
+    the whitespace-separated word with the index `place1` or `place2` or, without such a column, the first occurrence.
+    Rows whose spans are not in their texts are listed in an error; with `drop_invalid`, they are left out instead.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_invalid=drop_invalid and labels)
     for which in (1, 2):
@@ -83,7 +85,7 @@ def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
     word = rows.extra.get(role, [None] * len(rows))[row]
     if not isinstance(word, str) or not word.strip():
         roles = [role for role in (f"start{which}", f"end{which}", role) if role in rows.columns]
-        raise ValueError(f"no span {which} in {', '.join(repr(rows.columns[role]) for role in roles)}")
+        raise ValueError(f"span {which} is missing in {', '.join(repr(rows.columns[role]) for role in roles)}")
     spans = find_words(word.strip(), text)
     if not spans:
         raise ValueError(f"{word!r} ({rows.columns[role]!r}) is not in its text")
@@ -95,7 +97,9 @@ def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
 
 
 def find_words(words: str, text: str) -> list[CharacterSpan]:
-    """Return the spans (start, end) of a phrase in a text, ignoring case; only those that are whole words if any are.
+    """Return the spans (start, end) at which a phrase occurs in a text, ignoring case.
+
+    If the phrase occurs as whole words, occurrences inside longer words are left out.
 
     >>> find_words("art", "Start with Art")
     [(11, 14)]
@@ -111,14 +115,15 @@ def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
     if cell is None or cell == "":
         return None
     if not re.fullmatch(r"\d+", str(cell).strip()):
-        raise ValueError(f"{cell!r} in {rows.columns[role]!r} is not a number of characters")
+        raise ValueError(f"{cell!r} in {rows.columns[role]!r} is not a whole number of at least 0")
     return int(cell)
 
 
 def mark_tokens(rows: LabeledRows, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
     """Return an integer per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both, 0 elsewhere.
 
-    `starts` (rows, 1 or 2) has the first token of each text; `total` is the number of tokens of all texts.
+    `starts` has the index of the first token of each text, (rows, 1) or (rows, 2); `total` is the number of tokens of
+    all texts.
     """
     mark = np.zeros(total, dtype=np.int64)
     sides = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
@@ -130,19 +135,24 @@ def mark_tokens(rows: LabeledRows, starts: Array, total: int, tokenizer: Tokeniz
             inside = np.flatnonzero((begins < end) & (ends > start))
             if not len(inside):
                 text = sides[side][row][start:end]
-                raise PretuneError(f"{rows.location(row)}: {text!r} has no tokens; correct its span")
+                raise PretuneError(
+                    f"{rows.location(row)}: {text!r} has no tokens; mark characters that are not only whitespace"
+                )
             mark[starts[row, side] + inside] |= 1 << which
     return mark
 
 
 def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
-    """Return the character offsets of the tokens of each text, (tokens, 2)."""
+    """Return the start and end character of each token, as one array (tokens, 2) per text."""
     _, lengths, offsets = tokenizer.encode_with_offsets(texts)
     return np.split(offsets, np.cumsum(lengths)[:-1])
 
 
 def truncate_around_spans(arrangement: Arrangement, rows: LabeledRows, length: int) -> Arrangement:
-    """Return sequences truncated to `length` tokens around marked spans, with the marks as the token array `span`."""
+    """Return an arrangement in which texts that exceed `length` tokens are truncated around their marked spans.
+
+    Its array `tokens["span"]` has a value per token that says which span the token belongs to (see `mark_tokens`).
+    """
     source: Any = arrangement.source
     kept = arrangement.spans  # (rows, texts) number of tokens to keep
     mark = mark_tokens(rows, source.starts, len(source.ids), arrangement.tokenizer)

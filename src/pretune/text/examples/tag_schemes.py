@@ -20,7 +20,7 @@ _TAG = re.compile(r"O|[BIES](-.+)?", re.DOTALL)
 
 
 class TaggedSpan(NamedTuple):
-    """A span of words with a type, from the word `first` to the word `last` (inclusive)."""
+    """A span of words with a type (`kind`), from the word with the index `first` to the word `last` (inclusive)."""
 
     kind: str
     first: int
@@ -30,7 +30,8 @@ class TaggedSpan(NamedTuple):
 def parse_tags(tags: Sequence[str]) -> list[TaggedSpan]:
     """Return the spans that the tags of a sentence mark, in any scheme; invalid tags are interpreted as by conlleval.
 
-    A span begins at B or S, where the type changes, and after O, E or S; it ends at E or S, and where the next begins.
+    A span begins at a B or S tag, where the type changes, and after an O, E or S tag. It ends at an E or S tag, and
+    where the next span begins.
 
     >>> parse_tags(["O", "I-PER", "I-PER", "B-PER", "I-LOC"])
     [TaggedSpan(kind='PER', first=1, last=2), TaggedSpan(kind='PER', first=3, last=3), TaggedSpan(kind='LOC', first=4, last=4)]
@@ -53,7 +54,9 @@ def parse_tags(tags: Sequence[str]) -> list[TaggedSpan]:
 
 
 def write_tags(spans: Iterable[TaggedSpan], words: int, scheme: str) -> list[str]:
-    """Return the tags of a sentence of `words` words, in a scheme such as BIO, for sorted spans that do not overlap.
+    """Return one tag per word of a sentence of `words` words, in a scheme such as BIO.
+
+    The spans must be sorted and must not overlap.
 
     >>> write_tags([TaggedSpan("LOC", 1, 3), TaggedSpan("PER", 4, 4)], 6, "BIOES")
     ['O', 'B-LOC', 'I-LOC', 'E-LOC', 'S-PER', 'O']
@@ -73,7 +76,9 @@ def write_tags(spans: Iterable[TaggedSpan], words: int, scheme: str) -> list[str
 
 
 def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
-    """Return tags converted to another scheme, or made valid in the same scheme; the scheme "plain" leaves them unchanged.
+    """Return tags converted to a scheme; the scheme "plain" leaves them unchanged.
+
+    Tags that already have the scheme are made valid.
 
     >>> convert_tags(["O", "I-PER", "I-PER"], "BIO")
     ['O', 'B-PER', 'I-PER']
@@ -82,7 +87,7 @@ def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """Return the tagging scheme of tagged sentences; if they violate all schemes, the one that they violate least.
+    """Return the tagging scheme of tagged sentences; if they violate all schemes, the least violated one.
 
     >>> detect_scheme([["I-PER", "O"]]), detect_scheme([["B-PER", "O"]]), detect_scheme([["NOUN"]])
     ('IOB1', 'BIO', 'plain')

@@ -23,7 +23,9 @@ class NumberedText(NamedTuple):
 
 
 def read_text_file(file: Path, column: str | None = None) -> Iterator[NumberedText]:
-    """Yield one text per line of a .txt file, blank lines included, or the texts in a `column` of a table.
+    """Yield the texts of a file: one per line of a .txt file, blank lines included, or one per row of a table.
+
+    `column` names the column of a table that contains the texts.
 
     >>> list(read_text_file(Path("notes.txt")))  # doctest: +SKIP
     [NumberedText(text='Buy milk.', line=1, file=PosixPath('notes.txt'))]
@@ -36,5 +38,5 @@ def read_text_file(file: Path, column: str | None = None) -> Iterator[NumberedTe
         if not line:
             raise PretuneError(f"{file}: the file is empty; give a file with one text per line")
     else:
-        rows = read_labeled(file, {"text": column} if column else {}, labels=False)
+        rows = read_labeled(file, {"text": column} if column else {}, labels=False, pairs=False)
         yield from (NumberedText(text, line, file) for line, text in zip(rows.lines, rows.texts, strict=True))

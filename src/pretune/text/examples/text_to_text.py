@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.files import find_files
+from pretune.text.examples.column_roles import LABELS
 from pretune.text.examples.labeled import (
     FORMATS,
-    LABELS,
     ROLES,
     LabeledRows,
     TableChunk,
@@ -29,7 +29,11 @@ TRIPLES = (("question", "context", "answer"), ("question", "context", "answers")
 def read_text_to_text(
     file: str | Path | TableChunk, columns: Mapping[str, str], *, answered: bool = True, drop_invalid: bool = False
 ) -> LabeledRows:
-    """Read source texts and, if `answered`, target texts as labels; columns not given are inferred by name."""
+    """Read source texts and, if `answered`, target texts, which are returned as labels.
+
+    `columns` maps the roles text (source) and label (target) to columns; columns that are not given are inferred from
+    their names.
+    """
     path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
     names = list(file.first) if isinstance(file, TableChunk) else column_names(path)
     requested = {role: name for role, name in columns.items() if name}
@@ -40,7 +44,9 @@ def read_text_to_text(
 
 
 def guess_source_target(names: Sequence[str], answered: bool = True) -> dict[str, str]:
-    """Return the source column as `text` and, if `answered`, the target as `label`; {} if the names are not usual ones.
+    """Return the source column as `text` and, if `answered`, the target column as `label`.
+
+    The result is empty if the column names are not usual ones.
 
     >>> guess_source_target(["id", "Article", "Highlights"])
     {'text': 'Article', 'label': 'Highlights'}

@@ -18,7 +18,10 @@ from pretune.text.spans import span_indices
 
 @dataclass(frozen=True)
 class PackPlan:
-    """An assignment of sequences to packs (batches without padding); order[bounds[k] : bounds[k + 1]] are in pack k."""
+    """An assignment of sequences to packs, which are batches of sequences that lie end to end without padding.
+
+    The sequences with the indices order[bounds[k] : bounds[k + 1]] are in pack k.
+    """
 
     order: Array  # (sequences,)
     bounds: Array  # (packs + 1,)
@@ -27,7 +30,7 @@ class PackPlan:
         return len(self.bounds) - 1
 
     def pack(self, index: int) -> Array:
-        """Return the indices of the sequences in a pack."""
+        """Return the indices of the sequences in the pack with the given index."""
         if not 0 <= index < len(self):
             raise IndexError(f"pack {index} of {len(self)}")
         return self.order[self.bounds[index] : self.bounds[index + 1]]
@@ -45,7 +48,9 @@ def plan_packs(
     rows: int | None = None,
     groups: Array | None = None,
 ) -> PackPlan:
-    """Assign shuffled sequences to packs (batches without padding) of up to `tokens` tokens and `sequences` sequences.
+    """Assign sequences to packs (batches without padding) of at most `tokens` tokens and `sequences` sequences.
+
+    The sequences are taken in an order that depends on `seed` and `epoch` or, without `shuffle`, in their own order.
 
     Parameters
     ----------
@@ -54,9 +59,9 @@ def plan_packs(
     filler
         For packs of fixed shapes: the length of the padding sequences that fill up a pack and count toward `sequences`.
     rows
-        With `filler`, the maximum number of sequences that are not padding.
+        With `filler`, the maximum number of sequences per pack that are not padding.
     groups
-        (sequences,) Sequences with equal numbers stay in one pack, in their order.
+        An integer per sequence, (sequences,); sequences with equal integers stay in one pack, in their order.
 
     >>> plan = plan_packs(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
@@ -76,7 +81,9 @@ def plan_packs(
         what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
         size = f"{tokens} tokens" if sizes[largest] <= limit else f"{tokens} tokens in {limit} sequences"
         what += f" with {totals[largest]} tokens"
-        raise PretuneError(f"{what} does not fit into a batch of {size}; choose larger batches")
+        raise PretuneError(
+            f"{what} does not fit into a batch of {size}; choose larger batches or a smaller maximum length (batch.max_length)"
+        )
     order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
     # Running totals of tokens and of sequences.
     ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))
@@ -97,7 +104,11 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class StreamWindow:
-    """The tokens of all text streams (one per batch row) at one time step, as spans of a corpus."""
+    """The tokens of all text streams at one time step, as spans of a corpus; each row of a batch is a stream.
+
+    For each span, `starts` and `lengths` have its first token and its length, `stream` the index of its stream, and
+    `document_start` whether a document begins there, so that the recurrent state must be reset.
+    """
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)
@@ -107,10 +118,10 @@ class StreamWindow:
 
 @dataclass(frozen=True)
 class TextStreams:
-    """Contiguous texts for stateful training (truncated BPTT): each batch continues the sequences of the previous one.
+    """Streams of contiguous text for stateful training (truncated BPTT): each batch continues the previous one.
 
-    The documents, shuffled and concatenated, are cut into equally long streams, and each stream into windows of about the
-    same length, at most `window` tokens.
+    The documents, shuffled and concatenated, are cut into `num_streams` equally long streams, and each stream into
+    windows of about the same length, at most `window` tokens. A batch consists of one window of each stream.
     """
 
     starts: Array  # (documents,) first token of each document in the store, in shuffled order
@@ -124,11 +135,11 @@ class TextStreams:
 
     @property
     def shortest(self) -> int:
-        """Return the smallest number of tokens that a window of the text streams can have."""
+        """Return the smallest number of tokens that any window of the text streams has."""
         return int(self.bounds[-1]) // self.num_streams // max(1, len(self))
 
     def batch(self, index: int) -> StreamWindow:
-        """Return the windows (spans of tokens) of all streams at the time step `index`."""
+        """Return the windows of all streams at the time step `index`, as spans of tokens."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         spans = []
@@ -147,7 +158,11 @@ class TextStreams:
 
 
 def build_streams(starts: Array, lengths: Array, *, num_streams: int, window: int, draws: EpochRandom) -> TextStreams:
-    """Concatenate documents, given their first tokens and lengths, in random order; cut them into equal streams."""
+    """Concatenate documents in random order, and cut them into `num_streams` streams of equal length.
+
+    `starts` and `lengths` have the first token and the length of each document; each stream is cut into windows of at
+    most `window` tokens; `draws` determines the order.
+    """
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     bounds = np.concatenate([[0], np.cumsum(lengths[order])])

@@ -12,13 +12,16 @@ from pretune.text.store.store import Store
 def cut_documents(
     store: Store, documents: Array, length: int, draws: EpochRandom, short: float = 0.0, from_both_ends: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Cut documents into spans of whole sentences, at most `length` tokens; return their starts, lengths and documents.
+    """Cut documents into spans of whole sentences, of at most `length` tokens each.
 
-    In every epoch except the first, each document begins with a shorter span of random length, so that the cuts differ
-    between epochs. Sentences longer than `length` are split. A share `short` of the documents is cut into shorter
-    spans, of at least two sentences that fit into a random length. A sentence that does not fit into a span begins the
-    next one, so first sentences are longer on average: `from_both_ends` cuts a random half of the documents from the
-    end, so that lengths reveal nothing about the order of sentences.
+    Return the first token, the length and the document of each span.
+
+    In every epoch except the first, the first span of each document has a shorter random maximum length, so that
+    documents are cut at different places in each epoch. Sentences longer than `length` are split. A share `short` of
+    the documents, chosen at random, is cut into shorter spans: the maximum length is random, but at least two sentences
+    are kept together if they fit into `length` tokens. A sentence that does not fit into a span begins the next span,
+    so the first sentences of spans are longer on average. With `from_both_ends`, a random half of the documents is cut
+    from the end instead, so that the lengths of sentences do not reveal their order.
     """
     units, first_unit = _units(store, documents, length)  # bounds of split sentences; first of each document
     sizes = np.diff(first_unit)
@@ -60,7 +63,11 @@ def cut_documents(
 
 
 def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
-    """Return the token bounds of sentences, (n, 2), cut at `length` tokens, and where each document begins in them."""
+    """Return the bounds of the sentences of documents, and the index of the first sentence of each document.
+
+    The bounds, (sentences, 2), are the first token of each sentence and the token after its last one. The indices,
+    (documents + 1,), refer to rows of the bounds. Sentences with more than `length` tokens are split into several.
+    """
     sentence, document = store.sentence_offsets, store.document_offsets
     counts = document[documents + 1] - document[documents]
     ends = np.cumsum(counts)
@@ -78,7 +85,11 @@ def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:
 
 
 def split_at_sentence(store: Store, starts: Array, lengths: Array, draws: EpochRandom) -> Array:
-    """Return, for each span, the length of its part before a random sentence boundary inside it; 0 if there is none."""
+    """Split each span at a random sentence boundary inside it, and return the length of its first part.
+
+    The length is 0 for a span without a sentence boundary inside. `starts` and `lengths` have the first token and the
+    length of each span.
+    """
     sentence = store.sentence_offsets
     low = np.searchsorted(sentence, starts, side="right")  # first boundary after the start
     high = np.searchsorted(sentence, starts + lengths, side="left")  # first boundary at or after the end

@@ -17,10 +17,11 @@ Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are th
 
 
 def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
-    """Return tokenized sequences, one per row: the parts of the row (texts or token ids), concatenated in a frame.
+    """Return an arrangement with one sequence per row: the parts, concatenated, between special tokens.
 
-    `frame` lists the roles of the special tokens, with "A" in place of the parts, such as ("start", "A", "end"). Rows
-    longer than `length` are truncated: the longest texts lose tokens at their end; the fixed tokens stay.
+    A part is either a list of texts, one per row, or token ids that are the same for all rows. `frame` lists the roles
+    of the special tokens, with "A" in place of the parts, such as ("start", "A", "end"). Rows longer than `length`
+    tokens are truncated: the longest texts lose tokens at their end, and the fixed token ids stay.
     """
     place = frame.index("A")
     template = Template(single=frame[: place + 1], pair=("B",), segments=False, last=frame[place + 1 :])
@@ -41,7 +42,9 @@ def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[
     fixed = np.array([token for part in parts if isinstance(part, tuple) for token in part], dtype=ids.dtype)
     room = length - template.num_special_tokens(pair=False) - len(fixed)
     if room < len(texts):
-        raise PretuneError(f"a maximum length of {length} tokens leaves no room for text; choose a larger one")
+        raise PretuneError(
+            f"a maximum length of {length} tokens leaves no room for text; choose a larger maximum length (batch.max_length)"
+        )
     whole = spans[:, is_text]
     spans[:, is_text] = truncate_longest(whole, room)
     words = np.concatenate([words, np.ones(len(fixed), dtype=bool)])
@@ -50,7 +53,9 @@ def compose_sequences(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[
 
 
 def truncate_longest(lengths: Array, room: int) -> Array:
-    """Return the number of tokens to keep of each text, (rows, texts), at most `room` per row; the longest texts are cut.
+    """Return the number of tokens to keep of each text, (rows, texts), so that each row has at most `room` tokens.
+
+    `lengths` (rows, texts) has the number of tokens of each text. In rows that are too long, the longest texts are cut.
 
     >>> truncate_longest(np.array([[9, 2], [9, 8], [1, 2]]), 10).tolist()
     [[8, 2], [5, 5], [1, 2]]

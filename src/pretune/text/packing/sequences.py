@@ -1,4 +1,4 @@
-"""Sequences of token ids on the host, from arrangement to batch, as NumPy arrays.
+"""Build batches from tokenized texts, with NumPy arrays as intermediate steps.
 
 An Arrangement lists which spans of a token source make up each sequence of an epoch; `Arrangement.take` fills the
 template with the tokens of some sequences; `collate` builds the Batch that a model takes.
@@ -26,20 +26,27 @@ if TYPE_CHECKING:
 
 
 class TokenSource(Protocol):
-    """A source of token ids that spans index into: a tokenized corpus (Store), or tokenized rows in memory."""
+    """A source of token ids from which spans are read: a tokenized corpus (Store), or tokenized rows in memory."""
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Return the token ids of spans, concatenated, given the first token and the length of each span."""
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return masks of the tokens that begin a word, concatenated over spans with the given starts and lengths."""
+        """Return a mask of the tokens that begin a word, for the concatenated spans with given starts and lengths."""
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
+        """Return the out-of-vocabulary words in the concatenated spans with given starts and lengths.
+
+        The first array has their positions, counted in the concatenation of the spans, the second one their character
+        ids (for ELMo), with one row per word.
+        """
 
 
 class LazyColumns(dict[str, Array]):
-    """A dictionary of per-token arrays by name; functions in `late` compute some of them on first access."""
+    """A dictionary of arrays per token; an array that is not `ready` is computed on first access.
+
+    `late` maps the names of such arrays to the functions that compute them.
+    """
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
         super().__init__(ready)
@@ -52,7 +59,13 @@ class LazyColumns(dict[str, Array]):
 
 @dataclass
 class Sequences:
-    """The sequences of a batch as concatenated NumPy arrays, with further arrays per token, labels and targets."""
+    """The sequences of a batch as concatenated NumPy arrays, for b sequences with n tokens in total.
+
+    `ids` (n,) are the token ids, `lengths` (b,) the numbers of tokens, and `index` (b,) the index of each sequence in
+    the epoch, which seeds its random draws. `columns` has further arrays per token, `labels` further arrays per
+    sequence, and `targets` maps each loss term to positions, targets and optionally weights. `second` is the target
+    side of an encoder-decoder.
+    """
 
     ids: Array  # (n,) int64
     lengths: Array  # (b,)
@@ -67,23 +80,28 @@ class Sequences:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return the index of the first token of each sequence, followed by the total number of tokens, (b + 1,)."""
+        """Return the index of the first token of each of the b sequences, and the number of all tokens, (b + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
     def owner(self) -> Array:
-        """Return the index in the batch of each token's sequence, (n,)."""
+        """Return, for each of the n tokens, the index in the batch of the sequence that it belongs to, (n,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def index_in_sequence(self) -> Array:
-        """Return the index of each token within its sequence, (n,)."""
+        """Return, for each of the n tokens, its index within its sequence, (n,)."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
 
 @dataclass
 class Arrangement:
-    """The sequences of an epoch, each made of one or more texts, which are spans of a source of token ids."""
+    """The sequences of an epoch; each consists of one or more texts, which are spans of a source of token ids.
+
+    For m sequences of up to k texts, `starts` and `spans` (m, k) have the first token and the length of each text, 0
+    for missing texts. `labels` has arrays per sequence, (m,), `columns` arrays per text, (m, k), and `tokens` arrays
+    per token of the source. `truncated` counts the truncated texts.
+    """
 
     source: TokenSource
     tokenizer: Tokenizer
@@ -100,19 +118,19 @@ class Arrangement:
 
     @property
     def lengths(self) -> Array:
-        """Return the number of tokens of each sequence, (m,), including special tokens."""
+        """Return the number of tokens of each sequence, (sequences,), including special tokens."""
         total = self.spans.sum(1) + self.template.num_special_tokens(pair=False)
         if self.spans.shape[1] > 1:
             total = total + (self.spans[:, 1:] > 0).sum(1) * (len(self.template.pair) - 1)
         return np.asarray(total)
 
     def choose(self, chosen: Array) -> Arrangement:
-        """Return an arrangement of only the sequences at the indices `chosen`, which may repeat."""
+        """Return an arrangement that consists of the sequences at the indices `chosen`, which may repeat."""
         labels, columns = ({name: x[chosen] for name, x in table.items()} for table in (self.labels, self.columns))
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
-        """Return the sequences at the indices `chosen` as concatenated token arrays."""
+        """Fill the template with the tokens of the sequences at the indices `chosen`, and return them as arrays."""
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
@@ -177,7 +195,7 @@ UNLIMITED = 1 << 30
 
 
 class Epoch(Protocol):
-    """The batches of an epoch, each a pack: sequences concatenated without padding."""
+    """The batches of an epoch; each batch is a pack, that is, sequences concatenated without padding."""
 
     def __len__(self) -> int: ...
 
@@ -190,7 +208,12 @@ class Epoch(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """The maximum size of a pack, that is, of a batch of sequences that are concatenated without padding."""
+    """The limits for a pack, which is a batch of sequences that are concatenated without padding.
+
+    `tokens` and `sequences` are the maxima per pack, and `length` is that of a single sequence. With `fixed`, all packs
+    have the same shape; padding sequences then count toward `sequences`, and `rows` limits the other sequences. In
+    stateful training, each of the `packs_per_step` packs continues the same pack of the step before.
+    """
 
     tokens: int  # maximum per pack
     length: int  # maximum tokens of a sequence
@@ -200,13 +223,13 @@ class Packing:
     rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """Return the fixed tensor shapes of batches, given the maximum targets per loss; None if the shapes vary."""
+        """Return the fixed shape of all packs, given the maximum number of targets per loss; None if shapes vary."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
 @dataclass
 class PlannedEpoch:
-    """An epoch whose packs (batches without padding) are planned in advance from an arrangement of sequences."""
+    """An epoch in which the assignment of sequences to packs (batches without padding) is planned in advance."""
 
     arrangement: Arrangement
     plan: PackPlan
@@ -232,7 +255,10 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: EpochRandom, s
 def plan_lengths(
     lengths: Array, packing: Packing, draws: EpochRandom, shuffle: bool = True, groups: Array | None = None
 ) -> PackPlan:
-    """Assign sequences of given lengths to packs (batches without padding); those of one group stay together."""
+    """Assign sequences with given lengths to packs (batches without padding), in random order if `shuffle` is True.
+
+    `groups` (sequences,) has an integer per sequence: sequences with equal integers stay in the same pack.
+    """
     return plan_packs(
         lengths,
         tokens=packing.tokens,
@@ -259,7 +285,7 @@ def add_global_starts(sequences: Sequences) -> Sequences:
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """Convert sequences to a Batch of tensors; with fixed shapes (`capacity`), pad it with the token id `filler`."""
+    """Convert sequences to a Batch of tensors; pad it with the token id `filler` to the shape `capacity`, if given."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(

@@ -16,9 +16,11 @@ from pretune.text.tokenizers.character_ids import encode_characters
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
+PAIR = "pair"  # the label of a sequence that is one text, or one order, of a pair of texts: the number of the pair
+
 
 class TextRows(Protocol):
-    """A protocol for rows with one or two texts each: labeled examples, candidates, or turns of dialogues."""
+    """A protocol for lists of rows with one or two texts each: labeled examples, candidates, or turns of dialogues."""
 
     @property
     def texts(self) -> list[str]:
@@ -31,7 +33,12 @@ class TextRows(Protocol):
 
 @dataclass
 class TokenRows:
-    """The token ids of the texts of rows, concatenated."""
+    """The token ids of all texts of a list of rows, concatenated.
+
+    `words` is the mask of the tokens that begin a word; `starts` and `lengths` (rows, 1 or 2) have the first token and
+    the number of tokens of each text. `unknown` has the positions of out-of-vocabulary words, and `spellings` their
+    character ids.
+    """
 
     ids: Array
     words: Array  # mask of the tokens that start a word
@@ -56,7 +63,10 @@ class TokenRows:
         return made
 
     def keep_unknown_characters(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
-        """Store the character ids of out-of-vocabulary words (for ELMo); `starts` are the first tokens of the texts."""
+        """Store the positions and the character ids of out-of-vocabulary words, which ELMo needs.
+
+        `starts` has the index of the first token of each text.
+        """
         if not tokenizer.characters:
             return
         self.unknown = np.flatnonzero(self.ids == tokenizer.role("unknown"))
@@ -72,11 +82,15 @@ class TokenRows:
         return self.ids[span_indices(starts, lengths)]
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return masks of the tokens that begin a word, concatenated over spans with the given starts and lengths."""
+        """Return a mask of the tokens that begin a word, for the concatenated spans with given starts and lengths."""
         return self.words[span_indices(starts, lengths)]
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
+        """Return the out-of-vocabulary words in the concatenated spans with given starts and lengths.
+
+        The first array has their positions, counted in the concatenation of the spans, the second one their character
+        ids (for ELMo), with one row per word.
+        """
         tokens = span_indices(starts, lengths)
         at = np.flatnonzero(np.isin(tokens, self.unknown))
         return at, self.spellings[np.searchsorted(self.unknown, tokens[at])]
@@ -87,12 +101,15 @@ def arrange_rows(
 ) -> Arrangement:
     """Arrange tokenized rows as one sequence each, with the special tokens of `template`, at most `length` tokens long.
 
-    Pairs are truncated as in `transformers` ("longest_first"), so that an exported model gets the same tokens there.
+    `labels` has arrays with one value per row. Pairs of texts are truncated as `transformers` does ("longest_first"),
+    so that an exported model sees the same tokens there.
     """
     pair = rows.lengths.shape[1] == 2
     room = length - template.num_special_tokens(pair)
     if room < 1 + pair:
-        raise PretuneError(f"a maximum length of {length} tokens leaves no room for text; choose a larger one")
+        raise PretuneError(
+            f"a maximum length of {length} tokens leaves no room for text; choose a larger maximum length (batch.max_length)"
+        )
     spans = rows.lengths.copy()
     over = np.maximum(0, spans.sum(1) - room)
     if pair:
@@ -105,3 +122,46 @@ def arrange_rows(
     else:
         spans[:, 0] -= over
     return Arrangement(rows, tokenizer, template, rows.starts, spans, dict(labels), truncated=int((over > 0).sum()))
+
+
+def arrange_separately(
+    rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
+) -> Arrangement:
+    """Arrange the two texts of each row as two separate, adjacent sequences, at most `length` tokens long each.
+
+    `labels` has arrays with one value per row, which is repeated for both sequences.
+    """
+    room = length - template.num_special_tokens(pair=False)
+    if room < 1:
+        raise PretuneError(
+            f"a maximum length of {length} tokens leaves no room for text; choose a larger maximum length (batch.max_length)"
+        )
+    lengths, both = rows.lengths.reshape(-1, 1), _twice(len(rows.lengths), labels)
+    spans, cut = np.minimum(lengths, room), int((lengths > room).sum())
+    return Arrangement(rows, tokenizer, template, rows.starts.reshape(-1, 1), spans, both, truncated=cut)
+
+
+def arrange_both_orders(
+    rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
+) -> Arrangement:
+    """Arrange each row as two adjacent sequences: its two texts in their order, and in the opposite order.
+
+    `labels` has arrays with one value per row, which is repeated for both sequences.
+    """
+    once = arrange_rows(rows, tokenizer, template, length, {})
+    starts, spans = (np.stack([x, x[:, ::-1]], 1).reshape(-1, 2) for x in (once.starts, once.spans))
+    both = _twice(len(once), labels)
+    return Arrangement(rows, tokenizer, template, starts, spans, both, truncated=once.truncated)
+
+
+def _twice(rows: int, labels: Mapping[str, Array]) -> dict[str, Array]:
+    """Return labels for two adjacent sequences per row: each value is repeated, and the row indices are added.
+
+    `labels` has arrays with one value per row, and `rows` is the number of rows.
+    """
+    pair = np.repeat(np.arange(rows), 2)
+    return {name: np.repeat(label, 2, 0) for name, label in labels.items()} | {
+        "example": pair,
+        "group": pair,
+        PAIR: pair,
+    }

@@ -10,29 +10,40 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import queue
 import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
-from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.errors import PretuneError, if_option, quote
 from pretune.runtime.parsing import file_digest, write_checksummed_json
 from pretune.runtime.progress import ProgressBar, SilentProgress, log_info, progress
 from pretune.runtime.ray_jobs import Executor, absolute_if_exists, check_visible, run_on_ray
-from pretune.text.corpus.documents import Document, SplitBy, read_documents
-from pretune.text.corpus.files import ByteMeter, Errors
+from pretune.text.corpus.documents import Document
+from pretune.text.corpus.files import ByteMeter
+from pretune.text.store.cleaning_pass import (
+    CLEANED,
+    benchmark_file,
+    clean_on_cluster,
+    clean_units,
+    cleaned_bytes,
+    has_finished_units,
+    read_cleaned,
+    remove_duplicates,
+    start_cleaning,
+)
+from pretune.text.store.settings import PART_BYTES, group_by_size, text_size
+from pretune.text.store.settings import StoreSettings as StoreSettings
 from pretune.text.store.shards import (
     ShardWorker,
     build_packed_part,
@@ -41,31 +52,22 @@ from pretune.text.store.shards import (
     pack_texts,
     serialize_shard,
 )
-from pretune.text.store.store import FORMAT, MANIFEST, VERSION, Store, map_shard, partial_folder, read_header
+from pretune.text.store.store import (
+    CLEANING_REPORT,
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    Store,
+    map_shard,
+    partial_folder,
+    read_header,
+)
+from pretune.text.store.worker_process import WorkerPool
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-SHARD_BYTES = 32 << 20  # text per shard
-PART_BYTES = 1 << 20  # text passed to a worker at once
 UNIT_BYTES = 8 << 20  # size on disk of a unit of files; shards do not cross units
-Item = TypeVar("Item")
 _tokenizer = cache(Tokenizer.from_state)  # of a worker on a cluster
 PartBuilder = Callable[[bytes], dict[str, Array]]  # builds a part of a shard from packed texts
-
-
-@dataclass(frozen=True)
-class StoreSettings:
-    """The settings that, together with the files and the tokenizer, determine the content of a token store."""
-
-    language: str = "en"  # of the sentence splitter; "lines": one sentence per line
-    split_by: SplitBy = "auto"
-    text_field: str | None = None
-    encoding_errors: Errors = "strict"
-    shard_bytes: int = SHARD_BYTES
-    span_field: str | None = None  # a field with annotated spans, each of which counts as one word
-
-    def describe(self) -> dict[str, Any]:
-        """Return the settings that produced a token store as a dictionary, for the manifest of the store."""
-        return {key: value for key, value in asdict(self).items() if key != "span_field" or value}
 
 
 def build_store(
@@ -76,9 +78,10 @@ def build_store(
     processes: int | None = None,
     executor: Executor = "local",
 ) -> Store:
-    """Tokenize files into a store at `out`; return the existing store if it was built from the same input.
+    """Tokenize files into a store in the folder `out`; return the existing store if it was built from the same input.
 
-    `executor` is "local", with `processes` worker processes, or "ray", with at most `processes` cluster jobs at a time.
+    With the `executor` "local", `processes` is the number of worker processes; with "ray", it is the maximum number of
+    jobs on the cluster at a time.
     """
     identity = {
         "tokenizer": tokenizer.digest,
@@ -98,17 +101,41 @@ def build_store(
     resumed = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     remove_temporaries(folder)
+    units = list(enumerate(_units(files)))
+    size = sum(file.stat().st_size for file in files)
+    if executor == "local" and processes is None:
+        processes = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    report: dict[str, Any] | None = None
     try:
-        with progress("tokenizing", sum(file.stat().st_size for file in files)) as bar:
+        if settings.cleaning is not None:
+            start_cleaning(folder, settings.cleaning)
+            with progress("cleaning", size) as bar:
+                if executor == "ray":
+                    clean_on_cluster(units, folder, settings, processes, bar)
+                else:
+                    clean_units(units, folder, settings, processes or 1, bar)
+            report = remove_duplicates(len(units), folder, settings.cleaning, settings.language)
+            size = cleaned_bytes(folder)
+        with progress("tokenizing", size) as bar:
             if executor == "ray":
-                shards = _build_on_cluster(files, tokenizer, folder, settings, processes, bar)
+                shards = _build_on_cluster(units, tokenizer, folder, settings, processes, bar)
             else:
-                processes = processes or (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count())
-                shards = _build_all(enumerate(_units(files)), tokenizer, folder, settings, processes or 1, bar)
+                shards = _build_all(units, tokenizer, folder, settings, processes or 1, bar)
         empty = sum(entry.pop("empty_documents") for entry in shards)
         totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
+        if report is not None:
+            shutil.rmtree(folder / CLEANED)
+            write_checksummed_json(folder / CLEANING_REPORT, report)
+        if report is not None and report["removed_characters"] and not totals["tokens"]:
+            most = max(report["rules"], key=lambda row: row["characters"])
+            raise PretuneError(
+                f"{', '.join(map(str, files[:3]))}: cleaning removed all of the text, {most['share']:.0%} of it by the rule "
+                f"{most['rule']}, for example {quote(most['examples'][0])}; choose other rules"
+            )
         if not totals["tokens"]:
-            raise PretuneError(f"{', '.join(map(str, files[:3]))}: the files contain no text to prepare")
+            raise PretuneError(
+                f"{', '.join(map(str, files[:3]))}: the files contain no text to prepare; pass files with text"
+            )
         tokenizer.save(folder)
         manifest = {
             "format": FORMAT,
@@ -125,12 +152,12 @@ def build_store(
             path.unlink()  # a shard of an earlier run with other input
         write_checksummed_json(folder / MANIFEST, manifest)
     except KeyboardInterrupt:
-        log_info(f"interrupted; finished shards are kept in {folder}; run the same command again to continue")
+        log_info(f"interrupted; finished work is kept in {folder}; run the same command again to continue")
         raise
     except BaseException:
-        if resumed or any(folder.glob("*.safetensors")):
+        if resumed or any(folder.glob("*.safetensors")) or has_finished_units(folder):
             advice = "run the same command again to continue, or delete the folder"
-            log_info(f"finished shards are kept in {folder}; {advice}")
+            log_info(f"finished work is kept in {folder}; {advice}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -142,18 +169,21 @@ def build_store(
 
 
 def _build_on_cluster(
-    files: Sequence[Path],
+    units: Iterable[tuple[int, list[Path]]],
     tokenizer: Tokenizer,
     folder: Path,
     settings: StoreSettings,
     max_jobs: int | None,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build all shards on a Ray cluster, with one job per group of files; return their manifest entries in order."""
+    """Build all shards on a Ray cluster, with one job per numbered group of files (`units`).
+
+    Return the manifest entries of the shards, in order.
+    """
     state, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
     jobs = (
-        (number, [absolute_if_exists(file) for file in unit], state, absolute_if_exists(folder), asdict(settings))
-        for number, unit in enumerate(_units(files))
+        (number, [absolute_if_exists(file) for file in unit], state, absolute_if_exists(folder), settings.state())
+        for number, unit in units
     )
     for job, shards in run_on_ray(build_unit, jobs, max_jobs):
         entries += shards
@@ -163,11 +193,16 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """Build the missing shards of a numbered group of files; return the manifest entries of all of its shards."""
+    """Build those shards of a group of files, the unit `number`, that do not exist yet.
+
+    Return the manifest entries of all of its shards. `tokenizer` and `settings` are serialized; `folder` is that of the
+    unfinished store.
+    """
     for path in (folder, *files):
         check_visible(Path(path))
     unit = number, [Path(file) for file in files]
-    return _build_all([unit], _tokenizer(tokenizer), Path(folder), StoreSettings(**settings), 1, SilentProgress())
+    restored = StoreSettings.from_state(settings, benchmark_file(Path(folder)))
+    return _build_all([unit], _tokenizer(tokenizer), Path(folder), restored, 1, SilentProgress())
 
 
 def _build_all(
@@ -178,7 +213,10 @@ def _build_all(
     processes: int,
     bar: ProgressBar,
 ) -> list[dict[str, Any]]:
-    """Build the missing shards of groups of files (units) in parallel; return the manifest entries of all shards."""
+    """Build the missing shards of numbered groups of files (`units`) in parallel worker processes.
+
+    Return the manifest entries of all shards, in order.
+    """
     build_digest = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = ByteMeter()
     entries: list[dict[str, Any]] = []
@@ -186,20 +224,11 @@ def _build_all(
     tokens = 0
 
     with ExitStack() as stack:
-        idle: queue.SimpleQueue[PartBuilder] = queue.SimpleQueue()
-        if processes == 1:
-            idle.put(partial(build_packed_part, tokenizer=tokenizer, language=settings.language))
-        else:
-            for _ in range(processes):
-                idle.put(stack.enter_context(ShardWorker(tokenizer, settings.language)).build)
-        pool = stack.enter_context(ThreadPoolExecutor(processes))
-
-        def build(packed: bytes) -> dict[str, Array]:
-            builder = idle.get()
-            try:
-                return builder(packed)
-            finally:
-                idle.put(builder)
+        builders: list[PartBuilder] = [partial(build_packed_part, tokenizer=tokenizer, language=settings.language)]
+        if processes > 1:
+            workers = (ShardWorker(tokenizer, settings.language) for _ in range(processes))
+            builders = [stack.enter_context(worker).build for worker in workers]
+        pool = stack.enter_context(WorkerPool(builders))
 
         def finish_first() -> None:
             nonlocal tokens
@@ -211,47 +240,43 @@ def _build_all(
             tokens += entries[-1]["tokens"]
             bar.update(meter.bytes, f"{tokens:,} tokens")
 
-        try:
-            for name, packed, files in _cut(units, settings, meter):
-                digest = hashlib.sha256(build_digest)
-                for part in (*packed, files.tobytes()):
-                    digest.update(part)
-                source = digest.hexdigest()
-                done = _is_done(folder / name, source)
-                waiting.append((name, source, files, [] if done else [pool.submit(build, part) for part in packed]))
-                if len(waiting) > 2:  # one shard in progress, one queued
-                    finish_first()
-                bar.update(meter.bytes, f"{tokens:,} tokens")
-            while waiting:
+        for name, packed, files in _cut(units, folder, settings, meter):
+            digest = hashlib.sha256(build_digest)
+            for part in (*packed, files.tobytes()):
+                digest.update(part)
+            source = digest.hexdigest()
+            done = _is_done(folder / name, source)
+            waiting.append((name, source, files, [] if done else [pool.submit(part) for part in packed]))
+            if len(waiting) > 2:  # one shard in progress, one queued
                 finish_first()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            bar.update(meter.bytes, f"{tokens:,} tokens")
+        while waiting:
+            finish_first()
     return entries
 
 
 def _cut(
-    units: Iterable[tuple[int, list[Path]]], settings: StoreSettings, meter: ByteMeter
+    units: Iterable[tuple[int, list[Path]]], folder: Path, settings: StoreSettings, meter: ByteMeter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Yield the shards of file groups (`units`): name, serialized texts, and a mask of documents that begin a file."""
+    """Divide the documents of numbered groups of files (`units`) into shards.
+
+    Yield, for each shard, its file name, its texts as serialized parts, and a mask of the documents that are the first
+    of their file.
+    """
     for unit, group in units:
         last: Path | None = None
-        documents = read_documents(
-            group,
-            split_by=settings.split_by,
-            text_field=settings.text_field,
-            span_field=settings.span_field,
-            encoding_errors=settings.encoding_errors,
-            meter=meter,
-        )
-        for number, shard in enumerate(_group(documents, _text_size, settings.shard_bytes)):
+        if settings.cleaning is None:
+            documents = settings.read_documents(group, meter)
+        else:
+            documents = read_cleaned(folder, unit, group, settings.language, meter)
+        for number, shard in enumerate(group_by_size(documents, text_size, settings.shard_bytes)):
             files = [document.file for document in shard]
             begins = [one != other for one, other in pairwise([last, *files])]
             last = files[-1]
             name = f"{unit:05d}-{number:04d}.safetensors"
             yield (
                 name,
-                [_pack(part) for part in _group(shard, _text_size, PART_BYTES)],
+                [_pack(part) for part in group_by_size(shard, text_size, PART_BYTES)],
                 np.array(begins, dtype=np.uint8),
             )
 
@@ -262,29 +287,11 @@ def _pack(documents: Sequence[Document]) -> bytes:
 
 
 def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
-    return _group(files, lambda file: file.stat().st_size, UNIT_BYTES)
-
-
-def _text_size(document: Document) -> int:
-    return len(document.text.encode())
-
-
-def _group(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
-    """Yield consecutive items in groups whose sizes, by the function `size`, add up to at least `least`."""
-    group: list[Item] = []
-    total = 0
-    for item in items:
-        group.append(item)
-        total += size(item)
-        if total >= least:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group
+    return group_by_size(files, lambda file: file.stat().st_size, UNIT_BYTES)
 
 
 def _is_done(path: Path, source: str) -> bool:
-    """Return whether a shard exists, is intact, and was built from the input with the digest `source`."""
+    """Return whether the shard at `path` exists, is intact, and was built from the input with the digest `source`."""
     if not path.is_file():
         return False
     try:
@@ -296,7 +303,7 @@ def _is_done(path: Path, source: str) -> bool:
 
 
 def _entry(path: Path) -> dict[str, Any]:
-    """Return the entry that describes a shard file in the manifest of a token store."""
+    """Return the manifest entry of a shard file: its name, sizes and checksum."""
     arrays = map_shard(path)
     return {
         "file": path.name,

@@ -19,7 +19,12 @@ KINDS = 2_000_000  # distinct words, pairs or triples in a table; beyond that th
 
 @dataclass
 class NgramCounts:
-    """Counts of n-grams by fingerprint (a hash of their tokens), in bounded memory, with one position of each n-gram."""
+    """Counts of n-grams in bounded memory, with one position of each n-gram in the store.
+
+    `keys` are the fingerprints (hashes of the tokens) of the n-grams, sorted; `times` are their counts; `facts` has,
+    for each n-gram, a position, the length in tokens, and the fingerprints of its words. With more than `limit`
+    n-grams, the rarest are dropped.
+    """
 
     limit: int
     keys: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))  # sorted
@@ -28,7 +33,10 @@ class NgramCounts:
     facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Count n-grams, given their fingerprints (`keys`) and their positions, lengths and words (`facts`)."""
+        """Count one occurrence of each n-gram in `keys`, an array of fingerprints.
+
+        `facts` has a row per occurrence: the position, the length in tokens, and the fingerprints of the words.
+        """
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
@@ -40,7 +48,7 @@ class NgramCounts:
             self.keys, self.times, self.facts = self.keys[kept], self.times[kept], self.facts[kept]
 
     def counts_of(self, keys: Array) -> Array:
-        """Return the counts of n-grams, (m,), given their fingerprints; 0 for n-grams that were not counted."""
+        """Return the count of each n-gram in `keys`, an array of fingerprints; 0 for n-grams that were not counted."""
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[place] == keys, self.times[place], 0)
 
@@ -56,9 +64,10 @@ def find_collocations(
 ) -> list[dict[str, Any]]:
     """Return up to `max_phrases` phrases of a token store, each with its text, count, and PMI per word boundary.
 
-    A phrase is a pair or triple of words within a sentence that occurs at least `min_count` times and has at least `min_pmi`
-    bits of pointwise mutual information (3 bits: 8 times as often as if words were independent). Phrases are sorted
-    by count times mutual information. At most the first `max_tokens` tokens are read.
+    A phrase is a pair or triple of words within a sentence that occurs at least `min_count` times and has a pointwise
+    mutual information (PMI) of at least `min_pmi` bits (3 bits: the phrase is 8 times as frequent as if its words were
+    independent). Phrases are sorted by the product of count and PMI. At most the first `max_tokens` tokens of the store
+    are read; if there are more than `limit` distinct n-grams, the counts of the rarest are dropped.
     """
     tables = {size: NgramCounts(limit) for size in range(1, LONGEST + 1)}
     sentences = store.sentence_offsets
@@ -100,7 +109,10 @@ def find_collocations(
 
 
 def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) -> None:
-    """Count the words, word pairs and word triples in a range of tokens of a store; `tables` has one table per n."""
+    """Count the words, word pairs and word triples in the tokens from `start` to `stop` of a store.
+
+    `tables` maps the number of words, such as 2 for pairs, to the table that counts these n-grams.
+    """
     ids = store.read(start, stop)
     starts = store.gather_words(np.array([start]), np.array([stop - start]))
     sentence = np.zeros(len(ids), dtype=bool)
@@ -123,7 +135,10 @@ def _count(store: Store, start: int, stop: int, tables: dict[int, NgramCounts]) 
 
 
 def _text(store: Store, place: int, length: int) -> str | None:
-    """Return the text of `length` tokens at a position; None if a token is special or a word has no letter or digit."""
+    """Return the text of the `length` tokens of a store that begin at the index `place`.
+
+    Return None if one of the tokens is special, or if one of the words has no letter or digit.
+    """
     tokenizer = store.tokenizer
     ids = store.read(place, place + length).astype(np.int64)
     if tokenizer.specials[ids].any():

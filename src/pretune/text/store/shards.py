@@ -1,29 +1,20 @@
-"""Build shards: split texts into sentences and tokenize them, in worker processes whose parts are then joined.
-
-A worker reads frames of texts from stdin, writes a part of a shard to stdout for each, and ends when its parent does:
-nothing keeps running in the background after a kill, and only the parent writes files.
-"""
+"""Build shards: split texts into sentences and tokenize them, in worker processes whose parts are then joined."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import IO, Self
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
 
 from pretune.runtime.arrays import Array
-from pretune.runtime.errors import PretuneError, if_option
 from pretune.text.corpus.annotations import inside_spans
 from pretune.text.corpus.sentences import split_sentences
+from pretune.text.store.worker_process import WorkerProcess
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 DOCUMENTS_AT_ONCE = 32  # few enough to stay in the CPU cache
@@ -31,10 +22,14 @@ NO_SPANS = np.empty((0, 3), dtype=np.int64)
 
 
 def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans: Array = NO_SPANS) -> dict[str, Array]:
-    """Tokenize texts; return arrays of token ids, word starts, sentence lengths, and sentences and bytes per text.
+    """Tokenize texts, and return the arrays of a part of a shard.
 
-    The ids of a sentence include the whitespace before it, as in running text for tokenizers that keep spaces. `spans`
-    (k, 3) lists the text index, start and end, sorted by text, of spans that count as one word within a sentence.
+    The arrays are: token ids (`tokens`), a mask of the tokens that begin a word (`words`), tokens per sentence
+    (`sentences`), sentences per text (`documents`), and UTF-8 bytes per text (`bytes`).
+
+    The ids of a sentence include those of the whitespace before it, as in running text, if the tokenizer keeps spaces.
+    `spans` (k, 3) lists the text index, start and end of k annotated spans, sorted by text; each span counts as one
+    word within a sentence.
     """
     ids, lengths, sentences = [], [], []
     split: list[list[str]] = []
@@ -67,7 +62,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
 
 
 def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Join arrays of parts of a shard, as `build_part` returns them, into the arrays of the whole shard."""
+    """Join the arrays of the parts of a shard, which `build_part` returned, into the arrays of the whole shard."""
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole["words"] = np.packbits(whole["words"], bitorder="little")
     for name in ("sentences", "documents"):
@@ -76,13 +71,16 @@ def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
 
 
 def sentences_with_spaces(text: str, language: str) -> list[str]:
-    """Return the sentences of a text as strings, each with the whitespace before it."""
+    """Return the sentences of a text as strings, each including the whitespace that precedes it."""
     bounds = [0, *(end for _, end in split_sentences(text, language))]
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
 def serialize_shard(arrays: dict[str, Array], source: str) -> bytes:
-    """Return the bytes of a shard file; its header has `source`, the digest of its input, and the digest of its content."""
+    """Return the bytes of a shard file, given its arrays.
+
+    The header contains `source`, a digest of the input of the shard, and a digest of the arrays.
+    """
     # A single metadata key, because the library writes several in an unpredictable order.
     return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
 
@@ -96,7 +94,11 @@ def content_digest(arrays: dict[str, Array]) -> str:
 
 
 def pack_texts(texts: Sequence[str], spans: Array = NO_SPANS) -> bytes:
-    """Serialize texts and their annotated spans (k, 3): the number of texts, their lengths, the texts, the spans."""
+    """Serialize texts and their annotated spans as bytes, for a worker process.
+
+    The bytes contain the number of texts, their lengths, the texts, and the spans, (k, 3): text index, start and end of
+    each of k spans.
+    """
     encoded = [text.encode() for text in texts]
     sizes = np.array([len(encoded), *map(len, encoded)], dtype=np.uint64)
     return b"".join([sizes.tobytes(), *encoded, spans.tobytes()])
@@ -118,76 +120,21 @@ def build_packed_part(packed_texts: bytes, tokenizer: Tokenizer, language: str) 
     return build_part(texts, tokenizer, language, spans)
 
 
-class ShardWorker:
+class ShardWorker(WorkerProcess):
     """A worker process that tokenizes texts into the arrays of a token store."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
-        source = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
-        # A new process, not a fork: it does not depend on the caller's threads and main module.
-        # In a separate session, Ctrl-C reaches only the parent.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from pretune.text.store.shards import serve_worker; serve_worker()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.to, self.back = self.process.stdin, self.process.stdout
-        self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
+        super().__init__(__name__, "tokenize_frames", {"tokenizer": tokenizer.state(), "language": language})
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
         """Tokenize texts, serialized by `pack_texts`, in the worker process; return the arrays of `build_part`."""
-        self._send(packed_texts)
-        if (part := _read_frame(self.back)) is None:
-            raise self._ended()
-        return load(part)
-
-    def _send(self, frame: bytes) -> None:
-        try:
-            _write_frame(self.to, frame)
-        except BrokenPipeError as error:
-            raise self._ended() from error
-
-    def _ended(self) -> PretuneError:
-        advice = if_option("processes", "; try fewer --processes")
-        code = self.process.wait()
-        return PretuneError(f"a tokenizer process ended with exit code {code}, perhaps out of memory{advice}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.back.close()
-        with suppress(BrokenPipeError):
-            self.to.close()
+        return load(self.answer(packed_texts))
 
 
-def serve_worker() -> None:
-    """Run a worker process: read a tokenizer and a language from stdin, then tokenize each message until stdin ends."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    setting = json.loads(_read_frame(source) or b"{}")
-    tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
-    while (packed := _read_frame(source)) is not None:
-        _write_frame(sink, save(build_packed_part(packed, tokenizer, language)))
+def tokenize_frames(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
+    """Return the function that a worker process calls on each request (frame): texts serialized by `pack_texts`.
 
-
-def _write_frame(stream: IO[bytes], content: bytes) -> None:
-    stream.write(len(content).to_bytes(8, "little"))
-    stream.write(content)
-    stream.flush()
-
-
-def _read_frame(stream: IO[bytes]) -> bytes | None:
-    """Return the next message of a stream, which starts with its size; None if the stream ends before the message."""
-    header = stream.read(8)
-    if len(header) < 8:
-        return None
-    size = int.from_bytes(header, "little")
-    content = stream.read(size)
-    return content if len(content) == size else None
+    The function returns the serialized arrays of `build_part`.
+    """
+    tokenizer, language = Tokenizer.from_state(settings["tokenizer"]), settings["language"]
+    return lambda packed: save(build_packed_part(packed, tokenizer, language))

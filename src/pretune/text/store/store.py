@@ -1,6 +1,7 @@
 """Read a token store: a corpus as memory-mapped token ids, with addressable documents and sentences.
 
 manifest.json           contents of the store, with a checksum of each shard
+cleaning.json           what cleaning removed, if the corpus was cleaned
 tokenizer.json …        the tokenizer that produced the ids
 00000.safetensors …     shards, each with
     tokens     (t,)      token ids, uint16 if the vocabulary fits, else uint32
@@ -39,6 +40,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 FORMAT = "pretune-store"
 VERSION = 2  # 2: the manifest has a checksum, and shards mark the first document of each file
 MANIFEST = "manifest.json"
+CLEANING_REPORT = "cleaning.json"
 VERIFY_UP_TO = 8 << 30  # bytes; of larger stores only the file sizes are checked on opening
 
 Count = Annotated[int, Ge(0)]
@@ -46,7 +48,7 @@ _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
 
 
 class ShardEntry(TypedDict):
-    """A shard as described in the manifest of a token store: its file, sizes and checksum."""
+    """The entry of a shard in the manifest of a token store: its file, sizes and checksum."""
 
     file: str
     documents: Count
@@ -58,11 +60,31 @@ class ShardEntry(TypedDict):
 
 
 class ArrayEntry(TypedDict):
-    """An array as described in the header of a shard (a safetensors file)."""
+    """The entry of an array in the header of a shard, which is a safetensors file."""
 
     dtype: Literal["U8", "U16", "U32", "U64"]
     shape: Annotated[list[Count], Len(1, 1)]
     data_offsets: Annotated[list[Count], Len(2, 2)]
+
+
+class CleaningRow(TypedDict):
+    """What one cleaning rule removed: documents, characters, their share of the corpus, and the first examples."""
+
+    rule: str
+    documents: Count
+    characters: Count
+    share: float
+    examples: list[str]
+
+
+class CleaningSummary(TypedDict):
+    """The content of cleaning.json: what cleaning removed from the corpus of a token store."""
+
+    documents: Count
+    characters: Count
+    removed_documents: Count
+    removed_characters: Count
+    rules: list[CleaningRow]
 
 
 class Manifest(TypedDict):
@@ -84,14 +106,17 @@ class Manifest(TypedDict):
 
 
 class Store:
-    """Read access to a token store, whose shards are memory-mapped, so that it may be larger than memory.
+    """A token store that is open for reading; its shards are memory-mapped, so that it may be larger than memory.
 
     >>> store = Store("store/")  # doctest: +SKIP
     >>> store.tokenizer.decode(store.document(0))  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path, verify: bool | None = None) -> None:
-        """Open a token store; `verify` compares its files with their checksums (default: if it has at most 8 GB)."""
+        """Open a token store; `verify` says whether to compare its files with their checksums.
+
+        By default, the files are compared if the store has at most 8 GB.
+        """
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.shards = self.manifest["shards"]
@@ -111,7 +136,9 @@ class Store:
         tokenizer = Tokenizer.load(self.folder / "tokenizer.json")
         if tokenizer.digest != self.manifest["tokenizer"]:
             path = self.folder / "tokenizer.json"
-            raise PretuneError(f"{path}: this is not the tokenizer that produced this store; prepare the store again")
+            raise PretuneError(
+                f"{path}: the file has changed since this store was prepared with it; restore it, or prepare the store again"
+            )
         return tokenizer
 
     @property
@@ -135,13 +162,19 @@ class Store:
 
     @cached_property
     def sentence_offsets(self) -> Array:
-        """Return the index of the first token of each sentence in the store, int64 of shape (sentences + 1,)."""
+        """Return the index of the first token of each sentence in the store, and the number of all tokens at the end.
+
+        The array is int64 of shape (sentences + 1,).
+        """
         parts = [m["sentences"][:-1].astype(np.int64) + start for m, start in self._with_start(self._token_bounds)]
         return _check_offsets(np.concatenate([*parts, [self.tokens]]), f"{self.folder}: sentences")
 
     @cached_property
     def document_offsets(self) -> Array:
-        """Return the index of the first sentence of each document in the store, int64 of shape (documents + 1,)."""
+        """Return the index of the first sentence of each document, and the number of all sentences at the end.
+
+        The array is int64 of shape (documents + 1,).
+        """
         bounds = _running_totals([shard["sentences"] for shard in self.shards])
         parts = [m["documents"][:-1].astype(np.int64) + start for m, start in self._with_start(bounds)]
         return _check_offsets(np.concatenate([*parts, [self.sentences]]), f"{self.folder}: documents")
@@ -158,12 +191,12 @@ class Store:
 
     @property
     def languages(self) -> list[str]:
-        """Return the languages of the documents, sorted."""
+        """Return the languages of the documents in the store, sorted."""
         return sorted({language for language, _ in self.language_runs})
 
     @cached_property
     def document_languages(self) -> Array:
-        """Return the index in `languages` of each document's language, (documents,)."""
+        """Return the language of each document, (documents,), as an index into `languages`."""
         numbers = {language: number for number, language in enumerate(self.languages)}
         runs = [(numbers[language], count) for language, count in self.language_runs]
         return np.repeat(*np.array(runs, dtype=np.int64).reshape(-1, 2).T)
@@ -176,7 +209,10 @@ class Store:
         return store
 
     def split_documents_at(self, sentences: Array) -> Store:
-        """Return a copy of the token store whose documents are also split before the sentences at the given indices."""
+        """Return a copy of the token store in which a new document begins at each sentence in `sentences`.
+
+        `sentences` are sentence indices; the documents also begin where they did before.
+        """
         old = self.document_offsets
         offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
         owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)
@@ -194,12 +230,12 @@ class Store:
         return zip(self._maps, bounds[:-1], strict=True)
 
     def document(self, index: int) -> Array:
-        """Return the token ids of the document `index`."""
+        """Return the token ids of the document with the given index."""
         first, last = self.document_offsets[index], self.document_offsets[index + 1]
         return self.read(int(self.sentence_offsets[first]), int(self.sentence_offsets[last]))
 
     def sentence(self, index: int) -> Array:
-        """Return the token ids of the sentence `index`."""
+        """Return the token ids of the sentence with the given index."""
         return self.read(int(self.sentence_offsets[index]), int(self.sentence_offsets[index + 1]))
 
     def read(self, start: int, end: int) -> Array:
@@ -211,11 +247,11 @@ class Store:
         return self._gather("tokens", starts, lengths)
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Return masks of the tokens that begin a word, concatenated over spans with the given starts and lengths."""
+        """Return a mask of the tokens that begin a word, for the concatenated spans with given starts and lengths."""
         return self._gather("words", starts, lengths)
 
     def unknown_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Return empty arrays: a store does not keep the spelling of out-of-vocabulary words."""
+        """Return two empty arrays, because a store does not keep the spelling of out-of-vocabulary words."""
         return np.empty(0, dtype=np.int64), np.empty((0, self.tokenizer.characters), dtype=np.int16)
 
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
@@ -245,10 +281,27 @@ class Store:
             out[span_indices(places[mine], lengths[mine])] = values
         return out
 
+    def cleaning(self) -> CleaningSummary | None:
+        """Return what cleaning removed from the corpus, by rule; None if the corpus was not cleaned."""
+        path = self.folder / CLEANING_REPORT
+        if "cleaning" not in self.manifest["settings"]:
+            return None
+        return validate_schema(read_checksummed_json(path, "the report on cleaning"), CleaningSummary, str(path))
+
+    def _summarize(self, cleaning: CleaningSummary) -> dict[str, Any]:
+        """Return a short form of the report on cleaning: only the rules that removed something, without examples."""
+        rows = [
+            {key: value for key, value in row.items() if key != "examples"}
+            for row in cleaning["rules"]
+            if row["characters"]
+        ]
+        return {**cleaning, "rules": rows, "examples": str(self.folder / CLEANING_REPORT)}
+
     def describe(self) -> dict[str, Any]:
-        """Return a summary of the store for reports: sizes, settings and statistics."""
+        """Return a summary of the store for reports: sizes, settings, statistics, and what cleaning removed."""
         names = ("documents", "sentences", "tokens", "bytes", "dtype", "vocabulary", "empty_documents", "settings")
         size = sum(shard["size"] for shard in self.shards)
+        cleaning = self.cleaning()
         return {
             "store": str(self.folder),
             **{name: self.manifest[name] for name in names},
@@ -256,11 +309,12 @@ class Store:
             "size_on_disk": size,
             "tokens_per_sentence": self.tokens / max(1, self.sentences),
             "bytes_per_token": self.manifest["bytes"] / max(1, self.tokens),
+            **({"cleaning": self._summarize(cleaning)} if cleaning is not None else {}),
         }
 
 
 def join_stores(stores: Sequence[Store]) -> Store:
-    """Return several stores that share a tokenizer as one store, with their documents in order.
+    """Return one store that contains the documents of several stores, in order; they must have the same tokenizer.
 
     >>> join_stores([Store("english/"), Store("russian/")]).languages  # doctest: +SKIP
     ['en', 'ru']
@@ -268,7 +322,7 @@ def join_stores(stores: Sequence[Store]) -> Store:
     first = stores[0]
     for store in stores[1:]:
         if store.manifest["tokenizer"] != first.manifest["tokenizer"]:
-            advice = "prepare one of them again with the tokenizer of the other"
+            advice = "prepare one of the two stores again with the tokenizer of the other"
             raise PretuneError(f"{first.folder} and {store.folder} have different tokenizers; {advice}")
     if len(stores) == 1:
         return first
@@ -300,17 +354,23 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if partial_folder(folder).is_dir():
             advice = "run the same `pretune prepare` command again to finish it"
             raise PretuneError(f"{folder}: the store is incomplete; {advice}")
-        raise PretuneError(f"{folder}: not a token store (no {MANIFEST}); create one with `pretune prepare`")
+        raise PretuneError(
+            f"{folder}: not a token store, because it has no {MANIFEST}; create a store with `pretune prepare`"
+        )
     content = read_mapping(path, "the manifest of a token store")
     if content.get("format") != FORMAT:
-        raise PretuneError(f"{path}: not the manifest of a token store; create one with `pretune prepare`")
+        raise PretuneError(
+            f"{path}: the file is not the manifest of a token store; create a store with `pretune prepare`"
+        )
     if content.get("version") != VERSION:
         versions = f"format version {quote(content.get('version'))}, but this version of pretune reads {VERSION}"
         raise PretuneError(f"{path}: the store has {versions}; prepare the store again")
     manifest = validate_schema(read_checksummed_json(path, "the manifest of a token store"), Manifest, str(path))
     for key in ("documents", "sentences", "tokens", "bytes"):
         if manifest[key] != sum(shard[key] for shard in manifest["shards"]):  # type: ignore[literal-required]
-            raise PretuneError(f"{path}: the number of {key} is not the sum over the shards; prepare the store again")
+            raise PretuneError(
+                f"{path}: the number of {key} differs from the sum over the shards, so the file is damaged; prepare the store again"
+            )
     validate_schema(manifest["settings"].get("language"), str, f"{path}: settings.language")
     for shard in manifest["shards"]:
         if not is_file_name(shard["file"]):
@@ -320,12 +380,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def partial_folder(folder: Path) -> Path:
-    """Return the temporary folder in which the store `folder` is built before it is renamed."""
+    """Return the temporary folder in which a store is built before it is renamed to `folder`."""
     return folder.with_name(folder.name + ".partial")
 
 
 def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
-    """Raise an error if a shard file is missing or does not have the size (if `whole`, the checksum) in its `entry`."""
+    """Raise an error if a shard file is missing or does not match its `entry` in the manifest.
+
+    Its size is compared and, if `whole`, its checksum, for which the whole file is read.
+    """
     again = "restore it, or prepare the store again"
     if not path.is_file():
         raise PretuneError(f"{path}: the shard is missing; {again}")
@@ -352,7 +415,11 @@ def map_shard(path: Path) -> dict[str, Array]:
 
 
 def check_arrays(path: Path, arrays: Mapping[str, Array], entry: Mapping[str, Any], vocabulary: int | None) -> None:
-    """Raise an error if the arrays of a shard do not have the lengths in its manifest entry, or ids exceed the vocabulary."""
+    """Raise an error if the arrays of a shard are inconsistent with the manifest of the store.
+
+    Their lengths must be those in `entry`, the manifest entry of the shard, and token ids must be below `vocabulary`,
+    the vocabulary size, unless it is None.
+    """
     tokens, sentences, documents = entry["tokens"], entry["sentences"], entry["documents"]
     wanted = {"tokens": tokens, "words": -(-tokens // 8), "sentences": sentences + 1, "documents": documents + 1}
     wanted |= {"bytes": documents, "files": documents}
@@ -365,7 +432,7 @@ def check_arrays(path: Path, arrays: Mapping[str, Array], entry: Mapping[str, An
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the JSON header of a safetensors file, and the offset of its data."""
+    """Return the JSON header of a safetensors file, and the offset in bytes at which the data begins."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > 1 << 20:

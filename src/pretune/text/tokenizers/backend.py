@@ -26,7 +26,9 @@ Content = dict[str, Any]
 
 @contextmanager
 def library_errors(where: str | Path, problem: str) -> Iterator[None]:
-    """Convert exceptions and panics of the `tokenizers` library inside a `with` block to PretuneErrors.
+    """Convert exceptions and panics of the `tokenizers` library inside the `with` block to PretuneErrors.
+
+    The messages begin with `where`, usually a file, and `problem`.
 
     >>> with library_errors("vocab.json", "not a vocabulary"):
     ...     raise TypeError("ids must not be negative")
@@ -44,7 +46,7 @@ def library_errors(where: str | Path, problem: str) -> Iterator[None]:
 
 
 def parse_tokenizer_json(text: str, where: str | Path) -> Content:
-    """Return the object in a JSON text that may be very large, such as a tokenizer.json; errors refer to it as `where`."""
+    """Return the object in a JSON text that may be very large, such as a tokenizer.json; errors name it `where`."""
     try:
         content = json.loads(text)  # excessive nesting fails here or in the library; a check would take seconds
     except (ValueError, RecursionError) as error:
@@ -59,7 +61,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
-    """Return a token-to-id mapping; raise an error if ids are not distinct integers within bounds."""
+    """Return a token-to-id mapping; raise an error that names `where` if its ids are not distinct valid integers."""
     vocabulary = validate_schema(vocabulary, dict[str, int], where)
     check_ids(vocabulary, where)
     if len(set(vocabulary.values())) < len(vocabulary):
@@ -72,7 +74,7 @@ def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
 
 
 def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
-    """Raise an error if an id of a token is negative or implausibly large."""
+    """Raise an error that names `where` if the id of a token is negative or implausibly large."""
     for bound in (min, max):
         token = bound(vocabulary, key=vocabulary.__getitem__, default=None)
         if token is not None and not 0 <= vocabulary[token] < MAX_IDS:
@@ -81,11 +83,11 @@ def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the `tokenizers` library from the text of a tokenizer.json; errors refer to it as `where`."""
+    """Build a tokenizer of the `tokenizers` library from the text of a tokenizer.json; errors name it `where`."""
     content = parse_tokenizer_json(text, where)
     model = content.get("model")
     if not isinstance(model, dict):
-        raise PretuneError(f'{where}: not a tokenizer file, because it has no "model"')
+        raise PretuneError(f'{where}: not a tokenizer file, because it has no "model"; check the path')
     if isinstance(model.get("vocab"), dict):
         check_vocabulary(model["vocab"], str(where))
     added = validate_schema(content.get("added_tokens") or [], list[dict[str, Any]], f"{where}: added_tokens")
@@ -102,7 +104,7 @@ def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
 
 
 def _normalizers(content: Any) -> Iterator[Content]:
-    """Yield a normalizer of a tokenizer.json and, recursively, the normalizers inside if it is a sequence."""
+    """Yield a normalizer of a tokenizer.json; if it is a sequence, also yield the normalizers inside, recursively."""
     if isinstance(content, dict):
         yield content
         for inner in content.get("normalizers") or ():
@@ -110,7 +112,7 @@ def _normalizers(content: Any) -> Iterator[Content]:
 
 
 def check_compiled_rules(charsmap: bytes, where: str = "") -> None:
-    """Raise an error if SentencePiece's compiled normalization rules are shorter than their first four bytes say.
+    """Raise an error if SentencePiece's compiled normalization rules are shorter than the size in their first bytes.
 
     >>> check_compiled_rules(bytes([4, 0, 0, 0, 1, 2, 3]), "spiece.model: ")
     Traceback (most recent call last):
@@ -121,7 +123,7 @@ def check_compiled_rules(charsmap: bytes, where: str = "") -> None:
 
 
 def check_usable(backend: tokenizers.Tokenizer, where: str | Path) -> None:
-    """Raise an error if a tokenizer fails on a text with characters that are not in its vocabulary."""
+    """Raise an error that names `where` if a tokenizer fails on text with characters outside its vocabulary."""
     with library_errors(where, "the tokenizer fails on some texts; its vocabulary may lack an unknown token"):
         for text in ("a", "Zoë’s naïve café \U0001f600 \u1100\u1161 ﬁ \U0010fffd"):
             backend.decode(backend.encode(text, add_special_tokens=False).ids)

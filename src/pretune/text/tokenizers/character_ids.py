@@ -18,7 +18,9 @@ MAX_CHARACTERS = 50  # symbols per word, including begin and end
 
 
 def encode_characters(words: Iterable[str], length: int = MAX_CHARACTERS) -> Array:
-    """Return the character ids of each word, (words, length); words with more bytes are truncated.
+    """Return the character ids of each word, (words, length); words that do not fit into `length` are truncated.
+
+    A word takes one id per UTF-8 byte and two ids for its begin and end.
 
     >>> encode_characters(["hé"], length=6).tolist()
     [[259, 105, 196, 170, 260, 261]]
@@ -39,9 +41,9 @@ def decode_characters(row: Array) -> str:
 def encode_vocabulary_characters(
     vocabulary: Iterable[str], roles: Mapping[str, int], length: int = MAX_CHARACTERS
 ) -> Array:
-    """Return the character ids of every token of a vocabulary, (size, length).
+    """Return the character ids of every token of a vocabulary, (vocabulary size, length).
 
-    Start and end tokens get reserved symbols, and the padding token gets zeros; `roles` has the ids of these tokens.
+    `roles` maps roles to token ids: the start and end tokens get reserved symbols, and the padding token gets zeros.
     """
     table = encode_characters(vocabulary, length)
     for role, symbol in (("start", TEXT_BEGINS), ("end", TEXT_ENDS)):

@@ -1,4 +1,4 @@
-"""The kinds of tokenizers, in a module that `pretune --help` can import without the `tokenizers` library."""
+"""Define the kinds of tokenizers, in a module that `pretune --help` can import without the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -16,3 +16,4 @@ Kind = Literal[
     "characters",
 ]
 WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
+PairScore = Literal["frequency", "likelihood"]  # what WordPiece training merges first

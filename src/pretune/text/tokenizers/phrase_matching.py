@@ -19,13 +19,16 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class PhraseMatcher:
-    """A set of phrases, stored as fingerprints (hashes) of their tokens, by number of words."""
+    """A set of phrases to find in token ids; `known` maps a number of words to the sorted fingerprints of such phrases.
+
+    A fingerprint is a hash of the tokens of a phrase.
+    """
 
     known: dict[int, Array]  # number of words → (phrases,) sorted fingerprints
 
     @classmethod
     def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> PhraseMatcher:
-        """Build a phrase matcher from texts, ignoring texts of a single word."""
+        """Build a matcher that finds the given phrases; texts of a single word are ignored."""
         # At the beginning of a text and after a space: some tokenizers keep the space in the token.
         ids, lengths = tokenizer.encode_many([form for text in texts for form in (text, f" {text}")])
         ends = np.cumsum(lengths)
@@ -42,10 +45,12 @@ class PhraseMatcher:
         return cls(known)
 
     def find(self, ids: Array, first: Array, sizes: Array, gaps: Array) -> Array:
-        """Return the number of words of the phrase that begins at each word of a token sequence, (k,); 1 for no phrase.
+        """Return, for each word of a token sequence, the number of words of the phrase that begins there, (words,).
 
-        Words begin at the tokens `first` and have `sizes` tokens; `gaps` is True where a word does not directly follow
-        the one before it. Of overlapping phrases the first is chosen, and at each word the longest.
+        The number is 1 for a word at which no phrase begins. `first` and `sizes` (words,) have the index of the first
+        token and the number of tokens of each word; `gaps` (words,) is True for a word that does not directly follow
+        the previous word, so that no phrase contains both. Of overlapping phrases the first is chosen, and of those
+        that begin at the same word the longest.
         """
         counts = np.ones(len(first), dtype=np.int64)
         keys = key = word_fingerprints(ids, first, sizes)
@@ -67,7 +72,10 @@ class PhraseMatcher:
 
 
 def word_fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
-    """Return a 64-bit fingerprint, (k,), of the token ids of each word, given its first token and its number of tokens."""
+    """Return a 64-bit fingerprint of the token ids of each word, (words,).
+
+    `first` and `sizes` (words,) have the index of the first token and the number of tokens of each word.
+    """
     if not len(first):
         return np.zeros(0, dtype=np.uint64)
     places = span_indices(first, sizes)
@@ -76,7 +84,11 @@ def word_fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
 
 
 def phrase_fingerprints(keys: list[Array]) -> Array:
-    """Return the fingerprints of phrases, (k,), given a list of the fingerprints of their first, second, … words."""
+    """Return the fingerprint of each of k phrases with the same number of words, (k,).
+
+    `keys` has one array (k,) per word: the fingerprints of the first words of all phrases, of the second words, and so
+    on.
+    """
     key = keys[0]
     for following in keys[1:]:
         key = random_bits(0, "phrase", key) ^ following
@@ -84,7 +96,7 @@ def phrase_fingerprints(keys: list[Array]) -> Array:
 
 
 def check_phrase_file(path: str | Path) -> None:
-    """Raise an error if a phrase file is missing or empty."""
+    """Raise an error if a file of phrases is missing or empty."""
     path = Path(path)
     if not path.is_file() or not any(line.strip() for _, line in read_lines(path)):
         problem = "the phrase file is empty" if path.is_file() else "no such phrase file"

@@ -56,7 +56,13 @@ Piece = tuple[str, float, int]  # text, score, type
 
 @dataclass
 class SentencePieceModel:
-    """The contents of a SentencePiece .model file: pieces with scores and types, and the text normalization."""
+    """The contents of a SentencePiece .model file: pieces with scores and types, and the text normalization.
+
+    `algorithm` is the type of the model, such as UNIGRAM. `suffix` says whether the space marker ends words instead of
+    starting them; `rules` is the name of the normalization rules, and `charsmap` has the compiled rules.
+    `dummy_prefix`, `remove_extra_spaces` and `escape_spaces` are SentencePiece's settings add_dummy_prefix,
+    remove_extra_whitespaces and escape_whitespaces.
+    """
 
     pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
@@ -69,7 +75,7 @@ class SentencePieceModel:
     escape_spaces: bool = True
 
     def pieces_of_type(self, *types: int) -> list[str]:
-        """Return the texts of the vocabulary pieces of the given types."""
+        """Return the texts of the vocabulary pieces that have one of the given types."""
         return [piece for piece, _, kind in self.pieces if kind in types]
 
 
@@ -78,7 +84,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     try:
         return _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
-        raise PretuneError(f"{path}: damaged, or not a SentencePiece model") from error
+        raise PretuneError(f"{path}: damaged, or not a SentencePiece model; restore it from its source") from error
     except PretuneError as error:
         raise PretuneError(f"{path}: {error}") from error
 
@@ -96,9 +102,11 @@ def _parse(data: bytes) -> SentencePieceModel:
         else:
             _check_known(number, AROUND, "the model")
     if not model.pieces:
-        raise ValueError("no pieces")
+        raise ValueError("the model has no pieces")
     if not model.escape_spaces:
-        raise PretuneError("models with escape_whitespaces=false are not supported; train the model with true")
+        raise PretuneError(
+            "models with escape_whitespaces=false are not supported; train the model with escape_whitespaces=true"
+        )
     return model
 
 
@@ -120,7 +128,11 @@ def _piece(data: bytes) -> Piece:
 
 
 def _read_spec(model: SentencePieceModel, data: bytes, fields: Fields, harmless: Mapping[int, str], name: str) -> None:
-    """Parse protocol buffer `data` into attributes of a model; `fields` maps numbers to them; skip `harmless` ones."""
+    """Set attributes of `model` from the bytes of a message in its protocol buffer, such as trainer_spec (`name`).
+
+    `fields` maps the numbers of the fields to read to attributes and types. Fields in `harmless` are skipped, because
+    they do not affect token ids; any other field raises an error.
+    """
     for number, value in _fields(data):
         attribute, kind = fields.get(number, ("", int))
         if attribute and isinstance(value, bytes if kind in (str, bytes) else int):
@@ -135,7 +147,7 @@ def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """Yield the number and value of each field of a protocol buffer: an int for varints, bytes for all other types."""
+    """Yield (field number, value) for each field of a protocol buffer; the value is an int for varints, else bytes."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -149,15 +161,15 @@ def _fields(data: bytes) -> Iterator[Field]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise ValueError(f"wire type {wire}")
+            raise ValueError(f"unknown wire type {wire}")
         if position + size > len(data):
-            raise ValueError("truncated")
+            raise ValueError("the file is truncated")
         yield number, data[position : position + size]
         position += size
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the variable-length integer at a position of a protocol buffer, and the position after it."""
+    """Return the variable-length integer at `position` in a protocol buffer, and the position after the integer."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -199,7 +211,7 @@ def _tokenizer_json(model: SentencePieceModel, before: Sequence[normalizers.Norm
 
 
 def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
-    """Return the segmentation model of a SentencePiece model, Unigram or BPE, as tokenizer.json represents it."""
+    """Return the part of a tokenizer.json that segments words as a SentencePiece model does: Unigram or BPE."""
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if model.algorithm == UNIGRAM:
         # SentencePiece's score for user-defined symbols, with which they almost always win.
@@ -255,7 +267,10 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Return pre-tokenizers that split text where no piece can cross, which is faster and does not change token ids."""
+    """Return pre-tokenizers that split text only at positions that no piece of the vocabulary can extend across.
+
+    They make tokenization faster without changing token ids.
+    """
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]
@@ -270,7 +285,7 @@ def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokeniz
 
 
 def _decoder(model: SentencePieceModel) -> decoders.Decoder:
-    """Return the decoder that restores spaces from the space markers of pieces, and text from byte pieces."""
+    """Return the decoder that turns space markers in pieces into spaces, and byte pieces into characters."""
     if not model.suffix:
         prepend = "always" if model.dummy_prefix else "never"
         decoder: decoders.Decoder = decoders.Metaspace(replacement=MARK, prepend_scheme=prepend)

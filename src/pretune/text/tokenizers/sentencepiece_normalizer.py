@@ -32,7 +32,10 @@ COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return normalizers that apply compiled SentencePiece rules (`charsmap`) with a `name` such as "nmt_nfkc"."""
+    """Return normalizers that apply the compiled normalization rules of a SentencePiece model (`charsmap`).
+
+    `name` is the name of the rules in the model, such as "nmt_nfkc".
+    """
     if not charsmap:
         return []
     check_compiled_rules(charsmap)
@@ -47,7 +50,10 @@ def build_normalizers(name: str, charsmap: bytes) -> list[normalizers.Normalizer
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether compiled normalization rules compose character sequences; raise an error if NFC does otherwise."""
+    """Return whether compiled normalization rules compose characters with combining marks, as NFC does.
+
+    Raise an error if the results of these rules would differ from those of NFC.
+    """
     try:
         rules = read_compiled_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
@@ -66,8 +72,8 @@ def _composes(charsmap: bytes) -> bool:
 def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
     """Return SentencePiece's compiled normalization rules as a dictionary from character sequences to replacements.
 
-    The bytes are the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and the
-    table of null-terminated replacements.
+    `charsmap` consists of the size of a double-array trie (Darts), the trie itself, whose values are offsets, and the
+    table of null-terminated replacements into which the offsets point.
     """
     (size,) = struct.unpack("<I", charsmap[:4])
     units, table = np.frombuffer(charsmap[4 : 4 + size], "<u4"), charsmap[4 + size :]
@@ -76,7 +82,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
     places, keys = np.array([0], dtype=np.uint32), [b""]
     while len(places):  # all prefixes of one length per iteration
         if len(keys[0]) > LONGEST_KEY or len(keys) > MOST_KEYS:
-            raise ValueError("a trie that refers to itself")
+            raise ValueError("the trie refers to itself")
         here = units[places]
         base = places ^ ((here >> 10) << ((here & 512) >> 6))
         for number in ((here >> 8) & 1).nonzero()[0]:  # prefixes that are keys
@@ -93,7 +99,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression for the position before a combining mark that SentencePiece joins to a character."""
+    """Return a regular expression for the position before a combining mark that the rules join to its character."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed
@@ -119,7 +125,7 @@ def _composable() -> str:
 
 
 def _character_class(characters: Iterable[str]) -> str:
-    """Return the content of a regular expression's character class that matches the given characters.
+    """Return the inside of a character class, as between [ and ] in a regular expression, for given characters.
 
     >>> _character_class("abcx")
     'a-cx'

@@ -108,7 +108,12 @@ MOST = 10_000  # sentinels, or characters of a token
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """The settings and special tokens of a published tokenizer, from the files in its folder."""
+    """The settings and special tokens of a published tokenizer, as read from the files in its folder.
+
+    `kind` is its tokenizer class, if known, and `class_declared` says whether a file names that class. `explicit` are
+    the settings in the files that affect ids; `tokens` are the special tokens by name, `extra` further special tokens,
+    and `added` the added tokens by id. `characters` is the number of characters per token of ELMo, else 0.
+    """
 
     folder: Path
     kind: TokenizerClass | None = None  # the tokenizer class, if known
@@ -121,7 +126,10 @@ class TokenizerSettings:
     language: str = ""  # the language of texts, for models whose template names it (mBART)
 
     def with_defaults(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return the settings in the tokenizer's files, with the defaults of its class `kind` for missing ones."""
+        """Return the settings in the files of the tokenizer; settings that are not there have the default of `kind`.
+
+        `kind` is the tokenizer class.
+        """
         return {key: self.explicit.get(key, default) for key, default in kind.settings.items()}
 
 
@@ -162,12 +170,12 @@ def read_tokenizer_settings(folder: Path) -> TokenizerSettings:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty dictionary if the file does not exist."""
+    """Return the object in a JSON file, or an empty dictionary if the file does not exist."""
     return read_mapping(path, "settings of a tokenizer") if path.is_file() else {}
 
 
 def _read_typed(path: Path) -> dict[str, Any]:
-    """Return the object in a settings file; raise an error for values of the wrong type."""
+    """Return the object in a tokenizer's settings file; raise an error if a known key has a value of the wrong type."""
     config = read_optional_json(path)
     for key in config.keys() & TYPES.keys():
         validate_schema(config[key], TYPES[key], f"{path}: {key}")
@@ -181,7 +189,12 @@ def _read_typed(path: Path) -> dict[str, Any]:
 def _find_class(
     folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], has_tokenizer_json: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return a tokenizer's class, None if unknown; whether a file names it; and whether it is generic (no settings)."""
+    """Return the class of a tokenizer, and what the files in its folder say about that class.
+
+    The three values are: the class, or None if it is unknown or generic; whether a file names a class, so that its
+    defaults apply; and whether keys that pretune does not know are to be accepted. `config` is the content of
+    tokenizer_config.json and `model` that of config.json.
+    """
     name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
     name = GENERIC_CLASS if name == "PreTrainedTokenizer" else name
     model_type = model.get("model_type")
@@ -201,19 +214,27 @@ def _find_class(
 
 
 def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
-    """Return the added tokens by id that the key `added_tokens_decoder` of tokenizer_config.json lists."""
+    """Return the added tokens by id, given the value of the key `added_tokens_decoder` of tokenizer_config.json.
+
+    `path` is the file, for errors.
+    """
     added = {}
     for identity, content in (listed or {}).items():
         token = _token(content, path)
         if not isinstance(token, AddedToken) or not (identity.isascii() and identity.isdigit()):
             entry = f"{quote(identity)} to {quote(content)}"
-            raise PretuneError(f"{path}: added_tokens_decoder must map ids to tokens, but maps {entry}; correct it")
+            raise PretuneError(
+                f"{path}: added_tokens_decoder must map ids to tokens, but maps {entry}; correct this entry"
+            )
         added[int(identity[:20])] = token
     return added
 
 
 def _token(value: Any, where: Path) -> Token | None:
-    """Return the special token in a JSON value, which is a string or an object; None for any other value."""
+    """Return the special token that a JSON string or object describes; None for values of other types.
+
+    `where` is the file, for errors.
+    """
     if not isinstance(value, Mapping):
         return check_text(value, f"{where}: a special token") if isinstance(value, str) else None
     names = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -222,7 +243,10 @@ def _token(value: Any, where: Path) -> Token | None:
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], allow_unknown: bool) -> None:
-    """Raise an error for keys of a tokenizer's `config` that are unsupported or, unless `allow_unknown`, unknown."""
+    """Raise an error if `config`, the settings of a tokenizer, contains an unsupported key or value.
+
+    Unknown keys also raise an error, unless `allow_unknown`. `path` is the file, for errors.
+    """
     known = {*HARMLESS, *SETTINGS, *TOKEN_LISTS, "added_tokens_decoder"}
     for key, value in config.items():
         problem, setting = "", f"{key}={quote(value)} is not supported"

@@ -16,7 +16,7 @@ Marks = tuple[str | None, str | None, bool]
 
 
 def match_tokens(old: Tokenizer, new: Tokenizer) -> Ids:
-    """Return the id in the old vocabulary of each token of the new one, (new size,); -1 for tokens that are new.
+    """Return, for each token of the new vocabulary, its id in the old one, (new size,); -1 if it is not in there.
 
     Special tokens match by role ([MASK] and <mask>). Other tokens match if they are the same text at the same position
     in a word: Ġthe, ▁the, and "the" of a WordPiece vocabulary that marks continuations with ##. For tokens without
@@ -44,7 +44,11 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """Return a key that is equal for matching tokens: (starts a word, text), or the token without word `marks`."""
+    """Return a key of the token with the id `number`, by which `match_tokens` compares the tokens of two vocabularies.
+
+    The key is (whether the token starts a word, text). It is the token string itself for special tokens, and if
+    `marks`, the way in which the vocabulary marks word starts, is None.
+    """
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks

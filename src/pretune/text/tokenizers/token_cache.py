@@ -21,7 +21,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 
 @contextmanager
 def use_token_cache(folder: Path) -> Iterator[None]:
-    """Use a folder as the cache of tokenized texts inside a `with` block."""
+    """Cache tokenized texts in a folder inside the `with` block, for `cached_tokens`."""
     token = _FOLDER.set(folder)
     try:
         yield
@@ -30,7 +30,11 @@ def use_token_cache(folder: Path) -> Iterator[None]:
 
 
 def cached_tokens(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return token ids and lengths of texts from the cache, else from `make()`; `digest` identifies the tokenizer."""
+    """Return the token ids and lengths of texts, from the cache if they are there, else from a call of `make`.
+
+    `digest` identifies the tokenizer. If no cache is in use (see `use_token_cache`), or for few texts, `make` is always
+    called.
+    """
     folder = _FOLDER.get()
     if folder is None or len(texts) < FEWEST:
         return make()

@@ -21,5 +21,5 @@ class TokenTrie:
                 self.next.setdefault(tuple(text[:place]), set()).add(token)
 
     def after(self, ids: Sequence[int]) -> set[int]:
-        """Return the tokens that may follow a prefix; an empty set if no sequence continues it."""
+        """Return the tokens that may follow the prefix `ids`; an empty set if no sequence continues this prefix."""
         return self.next.get(tuple(ids), set())

@@ -47,7 +47,8 @@ TRAINED_SPECIALS = {
     "mask": "[MASK]",
     "end": "[SEP]",
 }
-SEPARATOR = "<sep>"  # added to vocabularies without a separator
+# Tokens that tasks add to vocabularies without them, by role; the last one is not in tokenizer_config.json.
+ADDED_TOKENS = {"start": "<start>", "separator": "<sep>", "extract": "<extract>"}
 PRIVATE = "\ue000\ue0f0"  # private-use characters
 JOINT, HIDDEN = f"{PRIVATE}\ue000", f"{PRIVATE}{{}}"  # between parts of a text; in place of special tokens
 FAILED = ("the tokenizer", "tokenization of a text failed; the tokenizer files may be damaged")
@@ -60,7 +61,7 @@ Ids = np.ndarray[tuple[int], np.dtype[Any]]
 
 
 class Tokenizer:
-    """A tokenizer, which maps text to token ids and back, and knows the roles of special tokens.
+    """A tokenizer, which maps text to token ids and back, and knows which special tokens have which roles.
 
     >>> tokenizer = Tokenizer.load("bert-base-uncased/")  # doctest: +SKIP
     >>> tokenizer.decode(tokenizer.encode("Hello, world!"))  # doctest: +SKIP
@@ -74,7 +75,7 @@ class Tokenizer:
         characters: int = 0,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """Wrap a tokenizer of the `tokenizers` library, the backend.
+        """Wrap a tokenizer of the `tokenizers` library (`backend`).
 
         Parameters
         ----------
@@ -107,18 +108,26 @@ class Tokenizer:
         return self._target or self
 
     def set_target(self, target: Tokenizer) -> Tokenizer:
-        """Use the tokenizer `target`, with the same special token ids, for target texts (translations); return self."""
+        """Use the tokenizer `target` for target texts, such as translations; return the tokenizer itself.
+
+        Both tokenizers must have the same special token ids.
+        """
         if target.roles != self.roles:
             raise PretuneError("source and target tokenizers have different special token ids; train both with pretune")
         self._target = target
         return self
 
-    def with_separator(self) -> Tokenizer:
-        """Return a copy of the tokenizer with an added separator token, which is also its end token if it has none."""
+    def with_added(self, role: str) -> Tokenizer:
+        """Return a copy of the tokenizer whose vocabulary has an additional token for a role.
+
+        The role is "start", "separator" or "extract". If the tokenizer has no end token, an added separator is also its
+        end token.
+        """
+        token = ADDED_TOKENS[role]
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
-        backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
-        roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
-        return Tokenizer(backend, roles, self.characters)
+        backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False)])
+        end = {"end": token} if role == "separator" else {}
+        return Tokenizer(backend, end | self.role_tokens | {role: token}, self.characters)
 
     # -- the vocabulary -----------------------------------------------------------------------------------------
 
@@ -147,7 +156,7 @@ class Tokenizer:
 
     @cached_property
     def token_characters(self) -> Array:
-        """Return the character ids of every token of the vocabulary, (size, characters)."""
+        """Return the character ids of every token of the vocabulary, (size, characters), for models such as ELMo."""
         return encode_vocabulary_characters(self.vocabulary, self.roles, self.characters)
 
     @property
@@ -157,7 +166,7 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Return a SHA-256 digest of everything that determines the ids of a text."""
+        """Return a SHA-256 digest of everything that determines the token ids of a text."""
         content = json.loads(self.backend.to_str())
         del content["post_processor"]  # special tokens around texts, which do not affect the text's own ids
         everything = [content, self.role_tokens, *([self._target.digest] if self._target else [])]
@@ -179,7 +188,7 @@ class Tokenizer:
             sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
             has = ", ".join(plain + sentinels) or "none"
             languages = [role for role in plain if role.startswith("language ")] if name.startswith("language ") else []
-            hint = suggest(name, languages, "train or choose one that does")
+            hint = suggest(name, languages, "train or choose a tokenizer that has it")
             raise PretuneError(f"the tokenizer has no {name!r} token (it has: {has}); {hint}")
         return self.roles[name]
 
@@ -190,20 +199,24 @@ class Tokenizer:
     # -- text and ids -------------------------------------------------------------------------------------------
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Return the token ids of a text; special tokens in it, such as [MASK], are text unless `allow_special`."""
+        """Return the token ids of a text, without special tokens around it.
+
+        Strings such as "[MASK]" in the text are plain text unless `allow_special` is True.
+        """
         if allow_special:
             with library_errors(*FAILED):
                 return self._with_specials.encode(text, add_special_tokens=False).ids
         return [int(i) for i in self.encode_parts([[text]])[0]]
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the token ids of texts, concatenated, and the number of ids of each text."""
+        """Return the token ids of all texts, concatenated, and the number of ids of each text, (texts,)."""
         return cached_tokens(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
-        """Return the token ids of documents in parts (sentences), concatenated, and the number of ids of each part.
+        """Return the token ids of documents that are given in parts (sentences), and the number of ids of each part.
 
-        Each part gets the ids that it would get alone, but encoding whole documents at once is a third faster.
+        Both arrays are concatenated over all documents. Each part gets the ids that it would get alone, but encoding
+        whole documents at once is a third faster.
         """
         joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
         joint = self._joint
@@ -218,7 +231,10 @@ class Tokenizer:
         return flat[~is_joint].astype(self.dtype), lengths
 
     def part_offsets(self, parts: Sequence[str]) -> Array:
-        """Return the start and end character, (n, 2), of each token of a document, given in parts (sentences)."""
+        """Return the start and end character of each token of a document, (tokens, 2).
+
+        `parts` are the sentences of the document; characters are counted in the whole document.
+        """
         origin: list[Ids] = []
         start = 0
         for part in parts:
@@ -231,9 +247,11 @@ class Tokenizer:
         return characters[offsets]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
-        """Return the token ids of texts, the number of ids of each, and the start and end character of each token, (n, 2).
+        """Return the token ids of texts, the number of ids of each text, and the character offsets of each token.
 
-        A space marker has the offsets of the space; the tokens of one character all have the offsets of that character.
+        The offsets, (tokens, 2), are the start and end character of each token in its own text. A space marker has the
+        offsets of its space. If a single character is split into several tokens (bytes), each of them has the offsets
+        of this character.
         """
         empty = np.empty((0, 2), dtype=np.int64)
         ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
@@ -253,7 +271,10 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """Return a `tokenizers` backend that treats "[MASK]" as plain text and has an extra token between sentences."""
+        """Return a `tokenizers` backend that treats strings such as "[MASK]" in texts as plain text.
+
+        It has one additional token, which separates the sentences of a document.
+        """
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self.without_special_tokens()))
         plain.encode_special_tokens = True
@@ -261,7 +282,10 @@ class Tokenizer:
         return plain
 
     def without_special_tokens(self) -> dict[str, Any]:
-        """Return the content of tokenizer.json with special tokens renamed, so that plain text never matches them."""
+        """Return the content of a tokenizer.json in which special tokens have names that no text contains.
+
+        A tokenizer with this content treats strings such as "[MASK]" in texts as plain text.
+        """
         content: dict[str, Any] = json.loads(self.backend.to_str())
         hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
         model = content["model"]
@@ -284,17 +308,17 @@ class Tokenizer:
         return content
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
-        """Return the text of token ids; special tokens are left out unless `specials` is set."""
+        """Return the text of token ids; special tokens are left out unless `specials` is True."""
         numbers = [int(i) for i in ids]
         with library_errors(*FAILED):
             return self.backend.decode(numbers, skip_special_tokens=not specials)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the token strings of token ids."""
+        """Return the token string of each token id."""
         return [self.vocabulary[int(i)] for i in ids]
 
     def word_starts(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return a mask, (n,), of the tokens that begin a word; the first token always does."""
+        """Return a mask, (n,), of the tokens that begin a word, given n token ids; the first token always does."""
         return self._words(ids)
 
     @property
@@ -318,7 +342,8 @@ class Tokenizer:
     def save(self, folder: str | Path, template: Template | None = None, max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers.PreTrainedTokenizerFast` can load.
 
-        With a model's `template`, the files tell other programs its special tokens; `max_length` is its maximum length.
+        With the `template` of a model, the files also say which special tokens to put around texts and which inputs the
+        model has; `max_length` is the maximum number of tokens that they state.
         """
         folder = Path(folder)
         backend, config = self.backend, self._config(template)
@@ -336,7 +361,10 @@ class Tokenizer:
             self._target.save(folder / TARGET, template, max_length)
 
     def differing_frames(self, template: Template) -> list[tuple[str, str]]:
-        """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
+        """Return where the special tokens around texts differ between the tokenizer's files and a model's `template`.
+
+        The result has a pair for a single text and for a pair of texts, if they differ: the special tokens in the
+        files, and those in the template.
 
         >>> tokenizer.differing_frames(ROBERTA.template)  # doctest: +SKIP
         [('[CLS] A [SEP] B [SEP]', '<s> A </s></s> B </s>')]
@@ -359,9 +387,10 @@ class Tokenizer:
         return config
 
     def special_token_names(self, template: Template | None = None) -> dict[str, str]:
-        """Return special tokens by their names in tokenizer_config.json (bos_token, …).
+        """Return the special tokens by their names in tokenizer_config.json, such as bos_token.
 
-        Without published names, roles define the names, and the bos_token is the token before a text in `template`.
+        If the tokenizer was loaded without such names, they follow from the roles; the bos_token is then the token that
+        precedes a text in `template`.
         """
         found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
         opening = "start" if template is None else template.opening_role
@@ -371,7 +400,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Load a tokenizer from a folder, a file (tokenizer.json, vocab.txt, .model, …) or a bundled model's name."""
+        """Load a tokenizer from a folder or a file, or that of a bundled model.
+
+        `path` is a folder, a file (tokenizer.json, vocab.txt, .model, …), or the name of a bundled model.
+        """
         folder = Path(path)
         if not folder.exists() and str(path) in bundled_names():
             folder = bundled_folder(str(path))
@@ -392,7 +424,7 @@ class Tokenizer:
         return json.dumps(content | {"names": self.names})
 
     def describe(self) -> dict[str, Any]:
-        """Return a summary of the tokenizer: the report of its training or, without one, its kind, size and roles."""
+        """Return a summary of the tokenizer: the report on its training if it has one, else kind, size and roles."""
         return self.report or {"kind": self.kind, "vocab_size": self.size, "roles": sorted(self.roles)}
 
 
@@ -401,10 +433,11 @@ def _without_private(text: str) -> str:
 
 
 def assign_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
-    """Return the token string of each role, given special tokens by their names in tokenizer_config.json (cls_token, …).
+    """Return the token string of each role, such as "start", that a backend has a special token for.
 
-    `language` selects the token with the role `language`, for templates that contain the language of a text (mBART). By
-    default it is the only language token of the vocabulary, if there is exactly one.
+    `names` are the special tokens by their names in tokenizer_config.json (cls_token, …). `language` selects the token
+    with the role `language`, for templates that contain the language of a text (mBART); by default it is the only
+    language token of the vocabulary, if there is exactly one.
     """
     named = dict(names)
     if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
@@ -417,6 +450,8 @@ def assign_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], langua
     for token in sorted(t.content for t in backend.get_added_tokens_decoder().values()):
         if match := LANGUAGE.fullmatch(token):
             roles[f"language {match[1] or match[2]}"] = token
+    if backend.token_to_id(ADDED_TOKENS["extract"]) is not None:
+        roles["extract"] = ADDED_TOKENS["extract"]
     languages = [role for role in roles if role.startswith("language ")]
     spoken = f"language {language}" if language or len(languages) != 1 else languages[0]
     return roles | ({"language": roles[spoken]} if spoken in roles else {})

@@ -3,9 +3,10 @@
 The trainers of the `tokenizers` library keep every distinct word in memory. Here words are counted first, rare ones are
 dropped when there are too many, and the trainer gets the resulting table.
 
-Two properties of the library to know: it trains WordPiece by pair frequency, like BPE, and not by the likelihood gain
-f(ab) / (f(a) f(b)) of the original; only encoding (longest match first) is WordPiece's. And its Unigram trainer adds
-numbers in an order that changes from run to run, so two trainings may differ in the last pieces.
+Two properties of the library to know: it trains WordPiece by pair frequency, like BPE; only encoding (longest match
+first) is WordPiece's. Training by the likelihood gain f(ab) / (f(a) f(b)) of the original is in `wordpiece_likelihood`.
+And its Unigram trainer adds numbers in an order that changes from run to run, so two trainings may differ in the last
+pieces.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -24,9 +25,10 @@ from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.word_counts import WordCounts, scale_counts
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
-from pretune.text.tokenizers.kinds import WHOLE_WORDS
+from pretune.text.tokenizers.kinds import WHOLE_WORDS, PairScore
 from pretune.text.tokenizers.kinds import Kind as Kind
 from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
+from pretune.text.tokenizers.wordpiece_likelihood import PREFIX, learn_wordpieces
 
 DISTINCT = 1_000_000  # distinct words kept while counting
 OCCURRENCES = 30_000_000  # word occurrences passed to the trainer
@@ -43,6 +45,7 @@ def train_on_documents(
     vocab_size: int,
     *,
     lowercase: bool = False,
+    pair_score: PairScore = "frequency",
     extra_ids: int = 0,
     languages: Iterable[str] = (),
     least: int = 1,
@@ -51,7 +54,7 @@ def train_on_documents(
     fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
-    """Train a tokenizer on documents; its `report` has statistics of the training text and of held-out lines.
+    """Train a tokenizer on documents; its attribute `report` has statistics of the training and on held-out lines.
 
     Parameters
     ----------
@@ -59,19 +62,29 @@ def train_on_documents(
         The algorithm; the vocabularies of `items`, `words` and `characters` consist of whole words.
     vocab_size
         The number of tokens, including special tokens.
+    pair_score
+        What WordPiece training merges first: the most frequent pair, or the one that raises the likelihood most.
     extra_ids, languages
-        The number of sentinel tokens (<extra_id_0>, …) and the languages that get a token (<lang:en>).
+        The number of sentinel tokens to add (<extra_id_0>, …), and the languages for which to add a token (<lang:en>).
     least
         The minimum count of a word, for the kinds with whole words.
     max_distinct_words, max_occurrences
-        The maximum number of distinct words kept while counting, and of word occurrences passed to the trainer.
+        The maximum number of distinct words that are kept while words are counted, and the maximum number of word
+        occurrences that are passed to the trainer.
     fit
-        Whether to exceed a `vocab_size` that is too small for the characters of the text instead of raising an error.
+        Whether the vocabulary may exceed a `vocab_size` that is too small for the characters of the text; else this is
+        an error.
     note
         A callback for progress messages.
     """
     if kind not in get_args(Kind):
         raise PretuneError(f"unknown kind of tokenizer {kind!r}; {suggest(kind, get_args(Kind))}")
+    if pair_score not in get_args(PairScore):
+        raise PretuneError(f"unknown pair_score {pair_score!r}; {suggest(pair_score, get_args(PairScore))}")
+    if pair_score == "likelihood" and kind != "wordpiece":
+        raise PretuneError(
+            f"pair_score likelihood applies only to wordpiece, not to {kind}; remove pair_score, or train a wordpiece tokenizer"
+        )
     started = time.monotonic()
     roles = dict(TRAINED_SPECIALS)
     if kind == "byte-level-bpe":
@@ -93,23 +106,19 @@ def train_on_documents(
         table = Counter({word: n for word, n in table.items() if left_out.isdisjoint(word)}) or table
     # Passed as special tokens, so that their order does not depend on a hash map; made normal tokens again below.
     continuations = _continuations(backend, table, alphabet) if kind in ("wordpiece", "bpe") else []
-    trainer = _trainer(kind, vocab_size, specials + continuations, sorted(alphabet))
     note(f"{words.seen:,} words, {len(words.table):,} distinct; learning pieces")
-    if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):  # pieces do not cross words, so word counts suffice
-        backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    try:
-        backend.train_from_iterator(_feed(table, max_occurrences), trainer)
-    except BaseException as error:  # the library's panics are not Exceptions
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        advice = "try another size or more text"
-        raise PretuneError(f"training a {kind} tokenizer of size {vocab_size} failed ({error}); {advice}") from error
-    if kind in ("sentencepiece-bpe", "sentencepiece-unigram"):
-        backend.pre_tokenizer = None  # type: ignore[assignment]
+    if pair_score == "likelihood":
+        known = [*specials, *continuations, *sorted(alphabet)]
+        counts = _split_words(backend, dict(scale_counts(table, max_occurrences)))
+        learned = learn_wordpieces(counts, known, vocab_size, note)
+        vocabulary = {token: number for number, token in enumerate([*known, *learned])}
+        backend.model = models.WordPiece(vocabulary, unk_token=roles["unknown"])
+    else:
+        _train_backend(backend, kind, vocab_size, table, max_occurrences, specials + continuations, sorted(alphabet))
     backend = _only_special(backend, specials)
     if backend.get_vocab_size() > vocab_size and not fit:
         needed = f"special tokens and single characters alone are {backend.get_vocab_size()}"
-        advice = f"{needed}; choose a larger size"
+        advice = f"{needed} tokens; choose a larger size"
         raise PretuneError(f"a {kind} tokenizer of size {vocab_size} is too small for this text: {advice}")
     backend.post_processor = _template(backend)
     tokenizer = Tokenizer(backend, roles)
@@ -123,11 +132,41 @@ def train_on_documents(
         "pruned_words": words.dropped_words,
         "pruned_share": words.dropped_occurrences / words.seen,
         "sampled_share": min(1.0, max_occurrences / max(1, sum(table.values()))),
+        **({"pair_score": pair_score} if kind == "wordpiece" else {}),
         "held_out": _evaluate(tokenizer, held_out, words.table),
         "first_merges": first_merges(tokenizer),
         "seconds": round(time.monotonic() - started, 1),
     }
     return tokenizer
+
+
+def _train_backend(
+    backend: tokenizers.Tokenizer,
+    kind: Kind,
+    size: int,
+    table: Counter[str],
+    max_occurrences: int,
+    specials: list[str],
+    alphabet: list[str],
+) -> None:
+    """Train a `tokenizers` backend with the trainer of the library on `table`, which counts words.
+
+    The vocabulary has up to `size` tokens, including the special tokens `specials` and the characters in `alphabet`;
+    the trainer gets at most `max_occurrences` words.
+    """
+    trainer = _trainer(kind, size, specials, alphabet)
+    whole_lines = kind in ("sentencepiece-bpe", "sentencepiece-unigram")
+    if whole_lines:  # pieces do not cross words, so word counts suffice
+        backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    try:
+        backend.train_from_iterator(_feed(table, max_occurrences), trainer)
+    except BaseException as error:  # the library's panics are not Exceptions
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        advice = "try another size or more text"
+        raise PretuneError(f"training a {kind} tokenizer of size {size} failed ({error}); {advice}") from error
+    if whole_lines:
+        backend.pre_tokenizer = None  # type: ignore[assignment]
 
 
 def _train_words(
@@ -140,10 +179,11 @@ def _train_words(
     lowercase: bool,
     least: int,
 ) -> Tokenizer:
-    """Build a tokenizer whose vocabulary is the most frequent whole words of documents.
+    """Build a tokenizer whose vocabulary consists of special tokens and the most frequent words of documents.
 
-    The kind `items` splits text at spaces; `words` and `characters` also at punctuation. With `characters`, every word is
-    also encoded by its bytes, in ELMo's 262 symbols, whether it is in the vocabulary or not.
+    The kind `items` splits text only at spaces; the kinds `words` and `characters` split it at punctuation, too. With
+    `characters`, every word is also encoded by its bytes, in ELMo's 262 symbols, whether or not it is in the
+    vocabulary. Words that occur fewer than `least` times are left out.
     """
     counts = WordCounts(limit=max_distinct_words, longest=None)
     for document in documents:
@@ -187,7 +227,10 @@ def word_level_tokenizer(words: Iterable[str], *, spelled: bool = False, lowerca
 def _word_level(
     splitter: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
 ) -> Tokenizer:
-    """Return a tokenizer with the given words and special tokens as vocabulary, which splits text like `splitter`."""
+    """Return a tokenizer that splits text as `splitter` does, with special tokens and the given words as vocabulary.
+
+    `roles` maps roles to special tokens; `characters` is the number of character ids per word (ELMo), else 0.
+    """
     specials = list(dict.fromkeys(roles.values()))
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
     splitter.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
@@ -208,7 +251,10 @@ def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
-    """Add the words of documents to the counts in `words`, except for held-out lines, which are returned as a list."""
+    """Count the words of documents in `words`, apart from held-out lines; return these lines as a list.
+
+    `note` is a callback for progress messages.
+    """
     held_out: list[str] = []
     left, number = HELD_OUT, 0
     for document in documents:
@@ -226,7 +272,7 @@ def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str
 
 
 def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """Return an untrained `tokenizers` backend of a kind, with its normalizer, pre-tokenizer and decoder."""
+    """Return an untrained `tokenizers` backend of the given kind, with its normalizer, pre-tokenizer and decoder."""
     lower = [normalizers.Lowercase()] if lowercase else []
     if kind in ("wordpiece", "bpe"):
         if kind == "wordpiece":
@@ -260,7 +306,10 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) -> Any:
-    """Return the trainer of the `tokenizers` library for a kind of tokenizer with a vocabulary of `size` tokens."""
+    """Return the trainer of the `tokenizers` library for the given kind of tokenizer.
+
+    The vocabulary will have `size` tokens, including the special tokens `specials` and the characters in `alphabet`.
+    """
     if kind in ("unigram", "sentencepiece-unigram"):
         return trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="[UNK]", show_progress=False)
     if kind == "byte-level-bpe":
@@ -282,7 +331,11 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """Return two sets: the characters that cover 99.95 % of the text (at least `least`), and its other characters."""
+    """Return the set of the most frequent characters of words, and the set of all other characters.
+
+    The first set covers 99.95 % of the characters that occur in `table`, which counts words, and has at least `least`
+    characters if there are so many.
+    """
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -299,12 +352,18 @@ def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) ->
 
 
 def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet: set[str]) -> list[str]:
-    """Return the token ##c for every character c of the alphabet that occurs inside a word, sorted."""
-    inside: set[str] = set()
-    for word in table:
+    """Return, sorted, the token ##c for every character c of the alphabet that occurs inside a word of `table`."""
+    inside = {character for word in _split_words(backend, table) for character in word[1:]}
+    return [f"{PREFIX}{character}" for character in sorted(inside & alphabet)]
+
+
+def _split_words(backend: tokenizers.Tokenizer, table: Mapping[str, int]) -> Counter[str]:
+    """Return the counts of the words into which a backend splits the words that `table` counts, after normalization."""
+    counts: Counter[str] = Counter()
+    for word, count in table.items():
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
-            inside.update(piece[1:])
-    return [f"##{character}" for character in sorted(inside & alphabet)]
+            counts[piece] += count
+    return counts
 
 
 def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
@@ -320,7 +379,10 @@ def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokeniz
 
 
 def _feed(table: Counter[str], max_occurrences: int) -> Iterator[str]:
-    """Yield lines of about 1,000 words, in which words occur as often as in `table`, scaled to `max_occurrences`."""
+    """Yield lines of about 1,000 words, in which each word occurs as often as `table` says.
+
+    If `table` has more than `max_occurrences` occurrences in total, all counts are scaled down proportionally.
+    """
     line: list[str] = []
     for word, count in scale_counts(table, max_occurrences):
         while count > 0:
@@ -343,7 +405,10 @@ def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
 
 
 def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) -> dict[str, Any]:
-    """Return tokens per word, word coverage and unknown token rate on held-out lines (if none, on words of `table`)."""
+    """Return the tokens per word, word coverage and unknown token rate of a tokenizer on held-out lines.
+
+    Without held-out lines, they are measured on the words that `table` counts.
+    """
     texts = held_out or [word for word, _ in table.most_common(10_000)]
     words = [word for text in texts for word in text.split()]
     ids, lengths = tokenizer.encode_many([" " + word for word in words])
@@ -360,7 +425,7 @@ def _evaluate(tokenizer: Tokenizer, held_out: list[str], table: Counter[str]) ->
 
 
 def first_merges(tokenizer: Tokenizer, count: int = MERGES_SHOWN) -> list[str]:
-    """Return the first `count` BPE merges of a tokenizer or, without merges, its first tokens of several characters."""
+    """Return the first `count` tokens that BPE merges produce or, without merges, that have several characters."""
     merges = json.loads(tokenizer.backend.to_str())["model"].get("merges")
     if merges:
         return [left + right.removeprefix("##") for left, right in merges[:count]]

@@ -36,7 +36,7 @@ PieceList = list[Piece]
 
 
 def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
-    """Return pieces with T5's sentinels appended (<extra_id_99>, …, <extra_id_0>), unless they exist already (mT5)."""
+    """Return vocabulary pieces with T5's sentinels appended (<extra_id_99>, …, <extra_id_0>), unless they have some."""
     if any("<extra_id_0>" in piece for piece, _, _ in pieces):
         return pieces
     extra = settings.get("extra_ids")
@@ -45,13 +45,16 @@ def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
 
 
 def with_mask(pieces: PieceList, settings: Values) -> PieceList:
-    """Return pieces with DeBERTa-v2's mask token appended, unless it is among the pieces already."""
+    """Return vocabulary pieces with DeBERTa-v2's mask token appended, unless they contain it already."""
     present = any(piece == "[MASK]" for piece, _, _ in pieces)
     return pieces if present else [*pieces, ("[MASK]", 0.0, CONTROL)]
 
 
 def in_fairseq_order(*languages: str) -> Callable[[PieceList, Values], PieceList]:
-    """Return a function that orders pieces as XLM-R and mBART do: <s> <pad> </s> <unk>, pieces, languages, <mask>."""
+    """Return a function that puts vocabulary pieces into the order of XLM-R and mBART.
+
+    This order is: <s> <pad> </s> <unk>, the pieces of the model, the tokens of `languages`, <mask>.
+    """
 
     def order(pieces: PieceList, settings: Values) -> PieceList:
         first: PieceList = [(token, 0.0, CONTROL) for token in ("<s>", "<pad>", "</s>")]
@@ -63,14 +66,17 @@ def in_fairseq_order(*languages: str) -> Callable[[PieceList, Values], PieceList
 
 
 def in_camembert_order(pieces: PieceList, settings: Values) -> PieceList:
-    """Return vocabulary pieces in CamemBERT's order: special tokens, the model's pieces except <unk>, then <mask>."""
+    """Return vocabulary pieces in CamemBERT's order: special tokens, the pieces of the model without <unk>, <mask>."""
     first: PieceList = [("<s>NOTUSED", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>NOTUSED", 0.0, CONTROL)]
     first += [("<unk>", 0.0, UNKNOWN), ("<unk>NOTUSED", 0.0, CONTROL)]
     return [*first, *(piece for piece in pieces if piece[2] != UNKNOWN), ("<mask>", 0.0, CONTROL)]
 
 
 def penalize_digit_commas(pieces: PieceList, settings: Values) -> PieceList:
-    """Return pieces with lower scores for those that end in a digit and a comma, which ALBERT and XLNet split."""
+    """Return vocabulary pieces with lower scores for those that end in a digit and a comma.
+
+    This reproduces the tokenizers of ALBERT and XLNet, which split such pieces.
+    """
 
     def penalty(piece: str, kind: int) -> float:
         return COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0
@@ -79,7 +85,10 @@ def penalize_digit_commas(pieces: PieceList, settings: Values) -> PieceList:
 
 
 def albert_normalizers(settings: Values) -> list[normalizers.Normalizer]:
-    """Return the normalizers of ALBERT and XLNet (plain quotes, no accents, lowercase), as configured by the settings."""
+    """Return the normalizers of ALBERT and XLNet that the settings of a tokenizer switch on.
+
+    They can replace quotation marks, remove accents, and convert text to lower case.
+    """
     steps: list[normalizers.Normalizer] = []
     if settings["remove_space"]:
         steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -96,7 +105,12 @@ def lowercase_normalizers(settings: Values) -> list[normalizers.Normalizer]:
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """A tokenizer class of `transformers`: its vocabulary file, its settings that affect ids, and its special tokens."""
+    """A tokenizer class of `transformers`: its vocabulary file, its special tokens, and the defaults of its settings.
+
+    `mask_lstrip` says whether the mask token strips the space before it. `order` is a function that puts the pieces of
+    a SentencePiece model into the order of their ids, and `before` returns the normalizers that precede those of the
+    model.
+    """
 
     name: str
     file: str  # vocabulary file, used if there is no tokenizer.json

@@ -46,7 +46,10 @@ Content = dict[str, Any]
 
 
 def load_backend(path: Path) -> Loaded:
-    """Load the tokenizer in a folder or file; return its backend, its special tokens by name (cls_token, …), and settings."""
+    """Load the tokenizer in a folder or file.
+
+    Return its backend (of the `tokenizers` library), its special tokens by name (cls_token, …), and its settings.
+    """
     if not path.exists():
         hint = suggest(str(path), bundled_names(), "check the path")
         raise PretuneError(f"{path}: no such tokenizer file or folder; {hint}")
@@ -61,11 +64,17 @@ def load_backend(path: Path) -> Loaded:
 
 
 def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
-    """Return the tokenizer file in a folder: tokenizer.json, else the file that its tokenizer class reads, else any other."""
+    """Return the tokenizer file in a folder.
+
+    This is tokenizer.json if it exists, else the file that the tokenizer class in `settings` reads, else any other
+    vocabulary file.
+    """
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
     if (folder / "source.spm").is_file():
-        raise PretuneError(f"{folder}: source.spm and target.spm are two tokenizers; give the path of one of them")
+        raise PretuneError(
+            f"{folder}: source.spm and target.spm are two tokenizers; pass the path of one of these files"
+        )
     usual = [folder / name for name in ("vocab.txt", "vocab.json", "encoder.json") if (folder / name).is_file()]
     candidates = [*usual, *sorted(folder.glob("*.model"))]
     if not candidates:
@@ -78,7 +87,9 @@ def _find_file(folder: Path, settings: TokenizerSettings) -> Path:
         return next((file for file in own if file.name == settings.kind.file), own[0])
     if settings.class_declared:
         reads = f"{settings.kind.name} reads {settings.kind.file}, which is missing (found {candidates[0].name})"
-        raise PretuneError(f"{folder}: the tokenizer_class {reads}; correct tokenizer_class")
+        raise PretuneError(
+            f"{folder}: the tokenizer_class {reads}; add this file, or change tokenizer_class in tokenizer_config.json"
+        )
     return candidates[0]
 
 
@@ -130,7 +141,7 @@ def _is_uncased(tokens: Iterable[str]) -> bool:
 
 
 def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
-    """Return BERT's normalizer with the given settings of its tokenizer class."""
+    """Return BERT's normalizer; `values` has the settings do_lower_case, strip_accents, and tokenize_chinese_chars."""
     return normalizers.BertNormalizer(
         lowercase=bool(values["do_lower_case"]),
         strip_accents=values["strip_accents"],
@@ -144,7 +155,10 @@ def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
 def _load_bpe(
     vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
-    """Load a BPE tokenizer, byte-level (GPT-2) or with </w> at word ends (GPT, XLM); return its class and backend."""
+    """Load a BPE tokenizer, either byte-level (GPT-2) or with </w> at the ends of words (GPT, XLM).
+
+    Return its tokenizer class and its backend.
+    """
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
             both = f"{vocabulary_file.name} and {merges_file.name}"
@@ -194,7 +208,10 @@ def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
 def _load_sentencepiece(
     path: Path, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """Load a SentencePiece .model file, with the normalizers and the order of pieces of its class; return class and backend."""
+    """Load a SentencePiece .model file; return its tokenizer class and the backend.
+
+    The backend applies the normalizers, and orders the pieces as the tokenizer class does.
+    """
     model = sentencepiece.read_sentencepiece(path)
     names = [piece for piece, _, _ in model.pieces]
     kind = kind or _sentencepiece_class(path, names)
@@ -214,7 +231,10 @@ def _load_sentencepiece(
 
 
 def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
-    """Infer the tokenizer class of a SentencePiece model from its file name and its first pieces; return None if unknown."""
+    """Infer the tokenizer class of a SentencePiece model from its file name and its pieces (`names`).
+
+    Return None if the class is unknown.
+    """
     if path.name == classes.XLM_ROBERTA.file:
         return classes.XLM_ROBERTA
     for kind, first in classes.FIRST_PIECES:
@@ -227,7 +247,7 @@ def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
 
 
 def _load_full(path: Path, settings: TokenizerSettings) -> tokenizers.Tokenizer:
-    """Load a tokenizer.json and apply the settings in tokenizer_config.json, which override it."""
+    """Load a tokenizer.json; the settings in tokenizer_config.json override those in the file."""
     backend = build_backend(read_text(path, MAX_VOCABULARY_BYTES), path)
     kind = settings.kind
     if kind is None:
@@ -245,7 +265,10 @@ def _load_full(path: Path, settings: TokenizerSettings) -> tokenizers.Tokenizer:
 
 
 def _steps(part: Any, inside: str) -> list[Content]:
-    """Return the steps of a normalizer or pre-tokenizer of tokenizer.json; a Sequence lists them under `inside`."""
+    """Return the steps of a normalizer or pre-tokenizer in a tokenizer.json, as a list.
+
+    If `part` is of type Sequence, its steps are listed under the key `inside`; any other part is a single step.
+    """
     if part is None:
         return []
     return list(part[inside]) if part["type"] == "Sequence" else [part]
@@ -258,7 +281,10 @@ def _with_bert_settings(
     values: Mapping[str, Any],
     settings: TokenizerSettings,
 ) -> tokenizers.Tokenizer:
-    """Return a copy of a BERT backend with the normalizer settings in `values` and the unknown token in `settings`."""
+    """Return a copy of a BERT backend with the normalizer settings in `values` and the unknown token in `settings`.
+
+    `path` is the file of the tokenizer, for errors.
+    """
     content = json.loads(backend.to_str())
     names = {
         "do_lower_case": "lowercase",
@@ -280,7 +306,10 @@ def _with_bert_settings(
 def _with_prefix_space(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return a copy of a byte-level BPE backend with `add_prefix_space` as set in `values`, if it is set there."""
+    """Return a copy of a byte-level BPE backend with the value of `add_prefix_space` in `values`, if there is one.
+
+    `path` is the file of the tokenizer, for errors.
+    """
     if "add_prefix_space" not in values:
         return backend
     space = bool(values["add_prefix_space"])
@@ -296,7 +325,10 @@ def _with_prefix_space(
 def _with_case_settings(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return the backend of an ALBERT, XLNet or DeBERTa-v2 tokenizer with the settings for case and accents in `values`."""
+    """Return a backend of ALBERT, XLNet or DeBERTa-v2 that handles case and accents as `values` says.
+
+    `path` is the file of the tokenizer, for errors.
+    """
     content = json.loads(backend.to_str())
     steps = _steps(content["normalizer"], "normalizers")
     types = [step["type"] for step in steps]
@@ -305,7 +337,7 @@ def _with_case_settings(
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
         setting = f"split_by_punct={wanted.get('split_by_punct', False)} in tokenizer_config.json"
-        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change one of the two")
+        raise PretuneError(f"{path}: the pre-tokenizer contradicts {setting}; change the setting, or the pre-tokenizer")
     if (wanted["do_lower_case"], wanted["keep_accents"]) == ("Lowercase" in types, "StripAccents" not in types):
         return backend
     own = [step for step in steps if not _is_class_normalizer(step)]
@@ -315,7 +347,10 @@ def _with_case_settings(
 
 
 def _is_class_normalizer(step: Content) -> bool:
-    """Return whether a normalization step comes from a tokenizer class such as ALBERT's, not from SentencePiece."""
+    """Return whether a normalization step was added by a tokenizer class such as ALBERT's.
+
+    The other steps come from the SentencePiece model.
+    """
     quotes = step["type"] == "Replace" and step["pattern"].get("String") in QUOTES
     return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
 
@@ -330,7 +365,9 @@ def _split_text(
 def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
     if _split_text("a", backend.normalizer, backend.pre_tokenizer)[0] != "a":
         setting = "add_prefix_space=false in tokenizer_config.json"
-        raise PretuneError(f"{path}: the tokenizer prepends a space to texts, despite {setting}; change one of the two")
+        raise PretuneError(
+            f"{path}: the tokenizer prepends a space to texts, despite {setting}; remove the setting, or change the tokenizer"
+        )
 
 
 def _check_same(
@@ -351,19 +388,21 @@ def _check_same(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
-    """Add the added tokens in `settings` to a backend; raise an error if a token gets another id than in its file."""
+    """Add the added tokens that `settings` lists to a backend; raise an error if the id of a token is not as listed."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
         if (actual := backend.token_to_id(token.content)) != identity:
             ids = f"is listed with id {quote(identity)} but gets id {actual}, because added ids must not leave gaps"
-            raise PretuneError(f"{settings.folder}: the added token {quote(token.content)} {ids}; correct the id")
+            raise PretuneError(
+                f"{settings.folder}: the added token {quote(token.content)} {ids}; correct the id in the tokenizer files"
+            )
 
 
 def _find_names(
     backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> dict[str, str]:
-    """Return the special tokens of a backend by name (cls_token, …), restricted to tokens in the vocabulary."""
+    """Return the special tokens of a backend by name (cls_token, …), only those that are in its vocabulary."""
     found: dict[str, str] = {}
     for name in NAMES:
         if name in settings.tokens:
@@ -379,9 +418,10 @@ def _find_names(
 def _mark_specials(
     backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: TokenizerSettings, kind: TokenizerClass | None
 ) -> None:
-    """Mark the tokens in `names` as special tokens of a backend, unless a tokenizer file lists them as added tokens.
+    """Mark the tokens in `names` as special tokens of a backend.
 
-    The tokenizer class `kind` decides whether the mask token strips the space before it.
+    Tokens that the tokenizer files list as added tokens keep the properties given there. The mask token strips the
+    space before it if the tokenizer class `kind` says so.
     """
     known = backend.get_added_tokens_decoder()
     listed = {token.content for token in (known if kind is None else settings.added).values()}
@@ -408,7 +448,10 @@ def _mark_specials(
 
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
-    """Return a backend that adds a template's special tokens around texts; the same backend if it already does so."""
+    """Return a copy of a backend that adds a template's special tokens around texts.
+
+    If the backend already does so, or lacks one of the special tokens, it is returned itself.
+    """
     used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
         return backend
@@ -423,7 +466,10 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
 
 
 def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:
-    """Return the special tokens that a backend adds around a text A and a pair A, B, such as "[CLS] A [SEP]"."""
+    """Return the special tokens that a backend adds around a text A and around a pair of texts A and B.
+
+    An example is ["[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]"]; the list is empty if no special tokens are added.
+    """
     frames = []
     for encoding in (backend.encode("a"), backend.encode("a", "b")):
         parts = ["" if number is None else "AB"[number] for number in encoding.sequence_ids]

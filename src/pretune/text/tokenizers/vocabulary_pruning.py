@@ -17,7 +17,7 @@ BATCH = 1000  # texts tokenized at once
 
 
 def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
-    """Return the set of token ids that occur in texts."""
+    """Return the set of the ids of all tokens that occur in texts."""
     used: set[int] = set()
     remaining = iter(texts)
     while batch := list(islice(remaining, BATCH)):
@@ -27,7 +27,11 @@ def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
 
 
 def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer with only special tokens, characters, tokens in `texts`, and tokens merged into those."""
+    """Return a tokenizer whose vocabulary is reduced to the tokens that `texts` need.
+
+    The special tokens and all single characters are kept, too, and, for BPE, all tokens from which kept tokens are
+    merged. The tokenization of `texts` does not change.
+    """
     used = used_tokens(tokenizer, texts)
     if not used - set(np.flatnonzero(tokenizer.specials).tolist()):
         raise PretuneError("no text was given to select the vocabulary, so pruning would remove all tokens; pass texts")
@@ -66,7 +70,7 @@ def prune_vocabulary(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
 
 
 def _is_character(token: str, prefix: str) -> bool:
-    """Return whether a token is one character or byte, with or without the prefix of word continuations."""
+    """Return whether a token is a single character or byte; `prefix`, which marks continuations, is not counted."""
     return len(token.removeprefix(prefix)) <= 1 or (token.startswith("<0x") and len(token) == 6)
 
 
@@ -81,7 +85,10 @@ def _merged(pair: Any, prefix: str) -> str:
 
 
 def _with_parts(merges: Iterable[Any], tokens: set[str], prefix: str) -> set[str]:
-    """Return tokens together with all tokens from which BPE merges produce them."""
+    """Return the set of `tokens`, extended by all tokens that BPE merges into them, directly or in several steps.
+
+    `prefix` marks tokens that continue a word.
+    """
     parts: dict[str, set[str]] = {}
     for pair in merges:
         parts.setdefault(_merged(pair, prefix), set()).update(_sides(pair))

@@ -63,7 +63,7 @@ class WordStarts:
                 self.last[unknown] = ANY
 
     def __call__(self, ids: Ids) -> Mask:
-        """Return a mask, (n,), of the token ids, (n,), that start a word; the first one always does."""
+        """Return a mask, (n,), of the tokens that start a word, given n token ids; the first token always does."""
         starts = self.always[ids]
         last = self.last[ids[:-1]]
         first = self.first[ids[1:]]
@@ -80,12 +80,15 @@ def _character_class(character: str) -> int:
 
 
 def _stands_alone(character: str) -> bool:
-    """Return whether a character is a word by itself: Chinese characters and kana are, Hangul and others are not."""
+    """Return whether a character is a word by itself, as Chinese characters and kana are, but Hangul is not."""
     return bool(character) and ("㐀" <= character <= "鿿" or "぀" <= character <= "ヿ" or character >= "\U00020000")
 
 
 def token_text(token: str, byte_level: bool) -> str:
-    """Return the text of a token; incomplete characters of byte-level tokens become the replacement character."""
+    """Return the text of a token; bytes that are not a whole character become the replacement character.
+
+    `byte_level` says whether tokens represent bytes, as in byte-level BPE.
+    """
     if byte_level:
         table = _byte_table()
         if all(character in table for character in token):
@@ -95,7 +98,10 @@ def token_text(token: str, byte_level: bool) -> str:
 
 @cache
 def _byte_table() -> dict[str, int]:
-    """Return GPT-2's character-to-byte table: printable bytes stand for themselves, the others start at U+0100."""
+    """Return GPT-2's table from characters to the bytes that they stand for.
+
+    Printable bytes are represented by themselves, and the others by characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -1,1 +1,1 @@
-"""Training jobs: everything a training verb does from start to finish around the training loop."""
+"""Training jobs: everything that a command such as `pretrain` or `finetune` does before and after the training loop."""

@@ -41,7 +41,7 @@ MIN_LETTERS = 4  # of a masked word
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationJob(PretrainingJob):
-    """A domain adaptation job: a pretraining job that starts from a trained model and uses its tokenizer."""
+    """A domain adaptation job: a pretraining job that starts from a trained model and keeps the model's tokenizer."""
 
     command: ClassVar[str] = "adapt"
 
@@ -52,7 +52,7 @@ class AdaptationJob(PretrainingJob):
 
 @dataclass(frozen=True)
 class AdaptationResult(ModelHandle):
-    """The result of domain adaptation: the run, and how well the model predicts held-out text before and after it.
+    """The result of domain adaptation: its run, and how well the model predicts held-out text before and after.
 
     Commands accept it in place of a model's path.
     """
@@ -92,11 +92,11 @@ class AdaptationResult(ModelHandle):
         return self.run.load()
 
     def describe(self) -> dict[str, Any]:
-        """Return the results of domain adaptation by name: those of the run, and of the model before and after."""
+        """Return all results of domain adaptation by name: those of the run, and the metrics before and after."""
         return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
 
     def table(self) -> dict[str, Any]:
-        """Return results of domain adaptation for display: those of the model before and after, then of the run."""
+        """Return the results for display: metrics before and after domain adaptation, then those of the run."""
         facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
@@ -124,7 +124,10 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 
 
 def adapt(plan: AdaptationJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
-    """Run the job `plan`, which continues a model's pretraining on new text; compare the model before and after."""
+    """Run the domain adaptation job `plan` on its texts, or on the token store `store` if one is given.
+
+    Returned is a comparison of the model's losses on held-out text before and after.
+    """
     run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     before, after = (losses_and_perplexities(evaluations[place]) if evaluations else {} for place in (0, -1))
@@ -148,7 +151,10 @@ def losses_and_perplexities(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, ignore_mismatched: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the words that two models, before and after adaptation, predict for masked words in held-out documents."""
+    """Return what the models `before` and `after` adaptation predict for masked words, one dictionary per sentence.
+
+    The sentences are from the held-out documents (indices in the token store `store`).
+    """
     fillers = {"after": MaskFiller.load(after)}
     old = load_model(before, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
     if not any(name.startswith("heads.") for name in old.untrained):
@@ -163,7 +169,10 @@ def compare_fills(
 
 
 def mask_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
-    """Return a few sentences of documents with one masked word each: token ids, position of the mask, and the word."""
+    """Choose a few sentences of the given documents, and mask one word in each.
+
+    Returned are triples of the token ids with the mask, the position of the mask, and the masked word.
+    """
     tokenizer, offsets = store.tokenizer, store.document_offsets
     spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]
     sentences = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,20 +16,22 @@ from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.predict import Predictor
 from pretune.inference.word_vector_models import copy_word_vectors
 from pretune.metrics import majority_score, positive_class, score
-from pretune.models.adapt_vocabulary import add_separator
+from pretune.metrics.custom import Metric
+from pretune.models.adapt_vocabulary import add_special_token
 from pretune.models.checkpoint_heads import text_embedding_of
 from pretune.models.create_model import make_model, random_copy
+from pretune.models.hf_config import log_once
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.name_resolution import family_of
 from pretune.models.presets import is_preset
 from pretune.nn.recurrent import has_recurrent_layers
 from pretune.nn.sentence_embedding import TextEmbedding
-from pretune.objectives import Data, Mixture, RenamedTask, Task, parse_objective, task_names
+from pretune.objectives import Data, Mixture, Task, parse_objective, task_names
 from pretune.objectives.distillation.distill_task_logits import DistillLogits, TeacherTargets
 from pretune.objectives.task import Answer
-from pretune.objectives.tasks.classify import Pooling
-from pretune.objectives.tasks.layer_features import OnLayerFeatures
+from pretune.objectives.tasks.measured_task import check_primary_metric, measured_task
+from pretune.objectives.wrappers import WrappedTask
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option
@@ -41,10 +43,18 @@ from pretune.text.examples.labeled import ROLES, LabeledRows
 from pretune.text.examples.splits import FEWEST, split_examples, warn_of_duplicates
 from pretune.text.examples.validation import check_classes, check_texts
 from pretune.text.packing.sequences import Arrangement, Packing
-from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import ADDED_TOKENS, Tokenizer
 from pretune.training import recipe_sections
+from pretune.training.callbacks import Callback
 from pretune.training.data_streams import DataStreams, make_streams
+from pretune.training.jobs.finetuning_defaults import (
+    batch_size_of_rows,
+    default_pooling,
+    epochs_of_rows,
+    finetuning_defaults,
+)
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
+from pretune.training.jobs.head_fitting import fit_head
 from pretune.training.jobs.pretraining_model import check_length, rounded_size
 from pretune.training.loop import Training, train_run
 from pretune.training.optim.optimizers import scale_lr_to_batch
@@ -54,14 +64,8 @@ from pretune.training.run_folder import Run, finish_run, start_run
 DEV_PREDICTIONS = "dev_answers.jsonl"  # predictions for the dev examples, in their order
 SPLIT = "split.json"  # which rows of the training file are the dev examples
 ENOUGH = 512  # maximum length, in tokens, of the example by which the template of a task is found
+FEW = 8  # dev examples on which metrics are tried before training
 RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
-# Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models need larger learning rates.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "optimizer": {"lr": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0},
-    "schedule": {"kind": "linear", "warmup_ratio": 0.1},
-    "batch": {"size": 32, "max_length": 128},
-    "monitor": {"save_every": 0, "log_every": 10},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,8 @@ class FinetuningJob:
     columns: Mapping[str, str] = field(default_factory=dict)
     objective: str
     strategy: str = "full"
-    epochs: float = 3.0
+    effort: str = "normal"  # of the comparison of strategies
+    epochs: float | None = None  # None: by the number of examples, as the batch size
     budget: Budget | None = None
     optimizer: Optimizer
     schedule: Schedule
@@ -98,6 +103,9 @@ class FinetuningJob:
     word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
     dropout: Mapping[str, float] | None = None  # overrides the model's, under the names of its config
     devices: int = 1  # over which seeds are distributed
+    metric: str | None = None  # the primary metric; None: that of the task
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # custom metrics
+    callbacks: tuple[Callback, ...] = ()  # of the user, for the training loop
 
     def __post_init__(self) -> None:
         check_number("epochs", self.epochs, NOT_NEGATIVE)
@@ -108,29 +116,41 @@ class FinetuningJob:
 
     def recipe(self) -> dict[str, Any]:
         """Return the settings that determine the result of a fine-tuning job, named like the command-line options."""
-        content = recipe_sections.as_recipe(self, leave_out=("out", "device", "devices", "columns"))
+        content = recipe_sections.as_recipe(
+            self, leave_out=("out", "device", "devices", "columns", "metrics", "callbacks")
+        )
         own = {role: name for role, name in self.columns.items() if role in ROLES}
         further = {role: name for role, name in self.columns.items() if role not in ROLES}
+        content |= {"metrics": list(self.metrics)} if self.metrics else {}
         return {**content, **own, **({"columns": further} if further else {})}
+
+    def for_rows(self, rows: int) -> Self:
+        """Return the job with its batch size and epochs set for `rows` training examples, where these are unset."""
+        size = self.batch.size or batch_size_of_rows(rows)
+        epochs = epochs_of_rows(rows, size) if self.epochs is None else self.epochs
+        if self.epochs is None and self.budget is None:
+            lr = f"a learning rate of {self.optimizer.lr:g}"
+            log_once(f"{epochs:g} epochs in batches of {size} for {rows:,} training examples, with {lr}")
+        return replace(self, epochs=epochs, batch=replace(self.batch, size=size))
 
 
 def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
-    """Return the fine-tuning job of a model, with each setting from `options` or else from the defaults of its task."""
-    defaults = dict(SETTINGS)
-    for task in tasks_in(parse_objective(options["objective"])):
-        defaults |= task.settings
+    """Return the fine-tuning job of a model; settings that `options` does not have get the defaults of the task."""
+    tasks = tasks_in(parse_objective(options["objective"]))
+    defaults = finetuning_defaults(model, tasks, strategy=options.get("strategy", "full"))
     sections = {
         key: recipe_sections.resolve_section(
-            recipe_sections.SECTIONS[key], options.get(key), defaults[key], recipe_sections.ON_TEXT
+            recipe_sections.SECTIONS[key], options.get(key), dict(values), recipe_sections.ON_TEXT
         )
-        for key in SETTINGS
+        for key, values in defaults.sections.items()
     }
-    return FinetuningJob(model=model, **{**options, **sections})
+    epochs = defaults.epochs if options.get("epochs") is None else options["epochs"]
+    return FinetuningJob(model=model, **{**options, **sections, "epochs": epochs})
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The training and dev examples of a fine-tuning job, and its task, with the labels found in the examples."""
+    """The training and dev examples of a fine-tuning job, with the task, which knows the labels in the examples."""
 
     mixture: Mixture
     unfitted: Task  # the task before it was fitted
@@ -140,6 +160,7 @@ class TaskData:
     dev_rows: list[int]  # rows of the training file that became dev examples, if there was no dev file
     teacher_targets: TeacherTargets | None = None  # soft labels to learn instead of the labels of the rows
     hidden_distillation: Any = None  # a DistillHidden objective, learned together with the task
+    folds: Any = None  # (rows,) of cross-validation, if `dev` are the training examples themselves
 
     @property
     def size(self) -> int:
@@ -161,18 +182,30 @@ class TaskData:
         return majority_score(self.task, self.rows, self.dev)
 
 
-def read_task_data(plan: FinetuningJob) -> TaskData:
-    """Read the examples of the job `plan`; without a dev file, some of the training examples become dev examples."""
+def read_task_data(plan: FinetuningJob, hold_out: bool = True) -> TaskData:
+    """Read the examples of the job `plan`; without a dev file, some of the training examples become dev examples.
+
+    With `hold_out=False`, all training examples stay training examples.
+    """
     mixture = requested_objectives(plan, plan.objective)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
-    return read_part(plan, plan.objective, mixture, find_task(mixture), plan.train, plan.dev)
+    return read_part(plan, plan.objective, mixture, find_task(mixture), plan.train, plan.dev, hold_out)
 
 
 def read_part(
-    plan: FinetuningJob, objective: str, mixture: Mixture, unfitted: Task, train: str, dev: str | None
+    plan: FinetuningJob,
+    objective: str,
+    mixture: Mixture,
+    unfitted: Task,
+    train: str,
+    dev: str | None,
+    hold_out: bool = True,
 ) -> TaskData:
-    """Return the examples in the files `train` and `dev`, and the task `unfitted` with the labels found in them."""
-    rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev)
+    """Read the examples of one task of a job from the files `train` and `dev`, and fit the task to their labels.
+
+    `unfitted` is the task before it knows its labels; `hold_out` is as in `read_task_data`.
+    """
+    rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev, hold_out)
     task = with_model_pooling(plan, objective, unfitted).fit(rows)
     return TaskData(mixture.with_part(task), unfitted, task, rows, dev_examples, dev_rows)
 
@@ -183,28 +216,36 @@ def model_embedding(plan: FinetuningJob) -> TextEmbedding | None:
 
 
 def with_model_pooling(plan: FinetuningJob, objective: str, unfitted: Task) -> Task:
-    """Return a task with the pooling that the model uses for text embeddings, unless the objective sets another one."""
-    embedding = model_embedding(plan)
-    mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
+    """Return the task `unfitted` with the default pooling of the job's model, unless the objective sets a pooling."""
+    mode = default_pooling(plan.model, [unfitted])
     if mode is None:
         return unfitted
     return next(task for task in tasks_in(requested_objectives(plan, objective, mode)) if task.name == unfitted.name)
 
 
 def requested_objectives(plan: FinetuningJob, objective: str, pooling: str | None = None) -> Mixture:
-    """Parse the expression `objective` into objectives; `pooling` is the default for tasks that do not set one."""
+    """Parse the expression `objective` of a job; tasks that do not set a pooling get `pooling`."""
     defaults: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "cls")}
     if (embedding := model_embedding(plan)) is not None:
         defaults["embedding"] = embedding
     defaults |= {"drop_invalid": True} if plan.drop_invalid else {}
     mixture = parse_objective(objective, **defaults)
     if plan.drop_invalid and not any(task.has_option("drop_invalid") for task in tasks_in(mixture)):
-        raise PretuneError(f"--drop-invalid: the objective {mixture} cannot skip invalid examples; correct them")
+        raise PretuneError(
+            f"--drop-invalid: the objective {mixture} cannot skip invalid examples; remove the option, and correct these examples"
+        )
+    for task in tasks_in(mixture):
+        mixture = mixture.with_part(measured_task(task, plan.metric, plan.metrics))
     return mixture
 
 
-def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | None) -> tuple[Any, Any, list[int]]:
-    """Return training examples, dev examples (or None), and the rows of the training file that became dev examples."""
+def read_examples(
+    plan: FinetuningJob, task: Task, train: str, dev_file: str | None, hold_out: bool = True
+) -> tuple[Any, Any, list[int]]:
+    """Return the training examples, the dev examples (or None), and the rows that were held out as dev examples.
+
+    The held-out rows are indices of examples in the training file; the list is empty if there is a dev file.
+    """
     rows = task.read(train, plan.columns)
     if isinstance(rows, LabeledRows):
         check_texts(rows)
@@ -214,7 +255,7 @@ def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | N
     if dev_file:
         dev = task.read(dev_file, getattr(rows, "columns", plan.columns))
         warn_of_duplicates(rows, dev)
-    elif len(rows) >= FEWEST:
+    elif hold_out and len(rows) >= FEWEST:
         train_rows, dev_rows = split_examples(rows, seed=plan.seed)
         if dev_rows:
             advice = if_option("dev", "; to use others, give --dev")
@@ -229,24 +270,27 @@ def read_examples(plan: FinetuningJob, task: Task, train: str, dev_file: str | N
 
 
 def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool = False) -> Run:
-    """Run the fine-tuning job `plan` with one seed, on the examples `material` if given, and return its run."""
+    """Run the fine-tuning job `plan` with one seed, and return its run; `material` are its examples if read before."""
     material = material or read_task_data(plan)
+    recipe, plan = plan.recipe(), plan.for_rows(material.size)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     if material.hidden_distillation is not None:
         mixture = mixture.joined(material.hidden_distillation)
     device = choose_device(plan.device)
-    model = model_with_separator(starting_model(plan, mixture), task, rows)
+    model = model_with_special_tokens(starting_model(plan, mixture), task, rows)
     task = task.with_tokenizer(model.require_tokenizer())
     learned: Any = task if material.teacher_targets is None else DistillLogits(task, material.teacher_targets)
     mixture = mixture.with_part(learned)
     labels = list(task.labels)
-    model.labels, model.tasks, model.objective = labels, {}, plan.objective
+    model.labels, model.tasks, model.objective, model.bag_of_words = labels, {}, plan.objective, None
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
-    strategy = resolve_strategy(plan, model, [task], len(rows), dev is not None)
+    strategy = resolve_strategy(plan, model, [task], dev is not None)
     starts = strategy.prepare(model, plan.seed)
     # A predictor raises an error for unknown labels.
     predictor = Predictor(model, task, dev, length).report_truncated() if dev is not None else None
-    resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if plan.metric or plan.metrics:
+        check_metrics(model, task, dev, length, device)
+    resuming = start_run(plan.out, "finetune", recipe, resume)
     if material.dev_rows:
         write_json(plan.out / SPLIT, {"file": str(rows.file), "dev_rows": material.dev_rows})
     data, packing, truncated = tokenize_examples(plan, model, task, rows, length, device)
@@ -254,7 +298,13 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = None if predictor is None else lambda: score(predictor.task, predictor(device), predictor.examples)
-    last = train_model(plan, model, strategy, starts, streams, epoch, evaluate, task.primary_metric, device, resuming)
+    last: dict[str, float] = {}
+    if strategy.trains:
+        last = train_model(
+            plan, model, strategy, starts, streams, epoch, evaluate, task.primary_metric, device, resuming
+        )
+    if strategy.fits_head:
+        fit_head(model, task, rows, length, device, plan.seed)
     if material.hidden_distillation is not None:
         del model.root.heads[material.hidden_distillation.name]  # its projections are used only in training
     task, answers = finalize_task(model, material.unfitted, task, predictor, device)
@@ -282,8 +332,11 @@ def train_model(
     resuming: bool,
 ) -> dict[str, float]:
     """Train a model that a fine-tuning strategy has prepared, and return the last metrics.
-    `epoch` is the number of steps per epoch; `starts` maps parameters to the share of training before they unfreeze."""
-    steps = max(1, round(plan.epochs * epoch))
+
+    `epoch` is the number of steps per epoch; `starts` maps parameters to the share of training after which they
+    unfreeze.
+    """
+    steps = max(1, round((plan.epochs or 0) * epoch))
     monitor = plan.monitor
     if monitor.patience and not monitor.eval_every:
         monitor = replace(monitor, eval_every=epoch)
@@ -302,8 +355,9 @@ def train_model(
         update_hook=strategy.update_hook(model),
         gradient_checkpointing=bool(plan.batch.gradient_checkpointing),
         # The final model is evaluated after training anyway.
-        evaluate=evaluate if monitor.eval_every else None,
+        evaluate=evaluate if monitor.eval_every or monitor.log_to else None,
         primary_metric=primary_metric,
+        callbacks=(*plan.callbacks, *strategy.callbacks()),
     )
     last = train_run(training, resuming, plan.deterministic)
     if ranges := strategy.finish(model):
@@ -311,10 +365,22 @@ def train_model(
     return last
 
 
+def check_metrics(model: Model, task: Task, dev: Any, length: int, device: torch.device) -> None:
+    """Compute the metrics of a few dev examples before training, so that an invalid metric is reported at once."""
+    if dev is None:
+        advice = if_option("dev", "; give them with --dev")
+        raise PretuneError(f"choosing or adding a metric needs dev examples to compute it on{advice}")
+    predictor = Predictor(model, task, dev.take(range(min(len(dev), FEW))), length)
+    check_primary_metric(task, predictor.task.metrics(predictor(device), predictor.examples))
+
+
 def tokenize_examples(
     plan: FinetuningJob, model: Model, task: Task, rows: Any, length: int, device: torch.device
 ) -> tuple[Data, Packing, int]:
-    """Tokenize the examples of a task; return the training data, the batch limits, and the number of truncations."""
+    """Tokenize the examples of a task to sequences of at most `length` tokens.
+
+    Returned are the training data, the size limits of batches, and the number of texts that were truncated.
+    """
     data = Data(model.require_tokenizer(), model.family.template, rows=rows)
     sequences = task.tokenize_examples(data, length)
     truncated = sequences.truncated
@@ -326,7 +392,12 @@ def tokenize_examples(
 def finalize_task(
     model: Model, unfitted: Task, task: Task, predictor: Predictor | None, device: torch.device
 ) -> tuple[Task, list[Answer]]:
-    """Return the trained task and its dev predictions; options that the user left unset are tuned on dev examples."""
+    """Return the task after training, and its predictions for the dev examples.
+
+    Options such as a threshold that the user left unset are chosen so that the dev metric is best. Without dev
+    examples,
+    `predictor` is None.
+    """
     task = task.finish(model.root.heads[task.name])
     if predictor is None:
         return task, []
@@ -341,8 +412,8 @@ def finalize_task(
 
 
 def fitted_options(unfitted: Task, task: Task) -> dict[str, Any]:
-    """Return the options of a task that fitting it to examples has changed, to be saved with the model."""
-    if isinstance(task, OnLayerFeatures | RenamedTask):
+    """Return the options in which a trained task differs from `unfitted`, the task before, to save with the model."""
+    if isinstance(task, WrappedTask):
         return fitted_options(unfitted.task, task.task)  # type: ignore[attr-defined]
     names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
     return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(unfitted, name)}
@@ -350,26 +421,25 @@ def fitted_options(unfitted: Task, task: Task) -> dict[str, Any]:
 
 def with_options(task: Any, options: Mapping[str, Any]) -> Task:
     """Return a copy of a task with some of its options replaced."""
-    if isinstance(task, OnLayerFeatures | RenamedTask):
-        return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
+    if isinstance(task, WrappedTask):
+        return task.with_task(with_options(task.task, options))
     return replace(task, **options)
 
 
-def resolve_strategy(
-    plan: FinetuningJob, model: Model, tasks: Iterable[Task], examples: int, has_dev: bool
-) -> Strategy:
+def resolve_strategy(plan: FinetuningJob, model: Model, tasks: Iterable[Task], has_dev: bool) -> Strategy:
     """Return the fine-tuning strategy of a job; raise an error if it does not suit the model, optimizer, or data."""
     bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
-    strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
+    strategy = choose_strategy(plan.strategy, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(
-            f"--strategy {plan.strategy} trains only some matrices, but the optimizer muon needs all; choose another one"
+            f"--strategy {plan.strategy} trains only some matrices, but the optimizer muon needs all of them; "
+            "choose another optimizer, such as optimizer.name=adamw"
         )
     if not has_dev:
         for key in ("patience", "eval_every"):
             if getattr(plan.monitor, key):
                 advice = if_option("dev", "; give them with --dev")
-                raise PretuneError(f"monitor.{key} needs examples to evaluate on{advice}")
+                raise PretuneError(f"monitor.{key} needs dev examples to evaluate on{advice}")
     return strategy
 
 
@@ -384,7 +454,7 @@ def tasks_in(mixture: Mixture) -> list[Task]:
 
 
 def find_task(mixture: Mixture) -> Task:
-    """Return the only task of a mixture; raise an error if it has none or several."""
+    """Return the only task among the objectives of a mixture; raise an error if there are none or several."""
     tasks = tasks_in(mixture)
     if len(tasks) != 1:
         known = ", ".join(task_names())
@@ -427,21 +497,25 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
     return model
 
 
-def model_with_separator(model: Model, task: Task, rows: Any) -> Model:
-    """Return the model, or a copy with a separator token if the task needs one for `rows` and the model has none."""
+def model_with_special_tokens(model: Model, task: Task, rows: Any) -> Model:
+    """Return the model; if its tokenizer lacks special tokens that the inputs of a task need, a copy that has them."""
     tokenizer, template = model.require_tokenizer(), model.family.template
-    if tokenizer.has_role("separator"):
+    if all(map(tokenizer.has_role, ADDED_TOKENS)):
         return model
     first = task.with_tokenizer(tokenizer).tokenize_examples(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
-    if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
-        return model
-    log_info("the tokenizer has no separator token for pairs of texts; a new token is added")
-    return add_separator(model)
+    needed = {item for item, *_ in first.template.items(first.spans.shape[1])}
+    for role in ADDED_TOKENS:
+        if role in needed and not tokenizer.has_role(role):
+            log_info(f"the tokenizer has no {role} token, which the inputs of the task need; a new token is added")
+            model = add_special_token(model, role)
+    return model
 
 
 def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """Return the size limits of batches of `rows` sequences of at most `length` tokens, taken from `arrangement`.
-    With `fixed`, all batches have one shape, into which almost every sample of `rows` sequences fits."""
+    """Return the size limits of batches of `rows` sequences, sampled from `arrangement`, of at most `length` tokens.
+
+    With `fixed`, all batches have one shape, into which almost every sample of `rows` sequences fits.
+    """
     lengths = arrangement.labels.get("tokens", arrangement.lengths)
     _, group = np.unique(arrangement.labels.get("group", np.arange(len(arrangement))), return_inverse=True)
     rows = max(rows, int(np.bincount(group).max(initial=1)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, get_type_hints
 
 from pretune.runtime.atomic_io import TEMPORARY, remove_temporaries, write_json
@@ -42,7 +42,10 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class SearchRange:
-    """A search range from `low` to `high`: integers if both are integers, else floats (with `log`, on a log scale)."""
+    """The range from `low` to `high` of a hyperparameter: integers if both are integers, else floats.
+
+    Floats are sampled on a logarithmic scale with `log`.
+    """
 
     low: float
     high: float
@@ -55,7 +58,7 @@ SearchSpace = Mapping[str, SearchRange | tuple[Any, ...]]  # setting → its pos
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a hyperparameter search: its settings and its result."""
+    """One trial of a hyperparameter search: its settings, the metric it reached or its error, and its duration."""
 
     number: int
     settings: Settings
@@ -106,8 +109,11 @@ class HyperparameterSearch:
         seconds: float | None = None,
         at_once: int = 1,
     ) -> None:
-        """Run up to `trials` trials, `at_once` in parallel, and start none that would exceed `seconds` in total.
-        `attempt(settings, folder)` runs one trial. The order in which trials finish does not affect later settings."""
+        """Run trials until there are `trials` of them or `seconds` seconds are used, `at_once` of them in parallel.
+
+        `attempt(settings, folder)` runs one trial in a run folder. No trial is started that would probably exceed
+        `seconds`. The order in which trials finish does not affect the settings of later trials.
+        """
         remove_temporaries(self.out)
         running: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
         with ThreadPoolExecutor(at_once) as threads:
@@ -127,15 +133,15 @@ class HyperparameterSearch:
                 raise
 
     def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
-        """Run or resume a trial by calling `attempt`; return the trial with its result, and its error or None."""
+        """Run or resume a trial by calling `attempt`; return the trial with its result, and the error if it failed."""
         folder = self.folder(trial)
-        started = time.monotonic()
+        started = monotonic()
         try:
             run = finished_run(folder) or attempt(trial.settings, folder)
             value = float(run.results[f"dev/{self.metric}"])
-            return replace(trial, value=value, seconds=time.monotonic() - started), None
+            return replace(trial, value=value, seconds=monotonic() - started), None
         except PretuneError as error:
-            return replace(trial, error=str(error), seconds=time.monotonic() - started), error
+            return replace(trial, error=str(error), seconds=monotonic() - started), error
 
     @property
     def finished(self) -> list[Trial]:
@@ -144,7 +150,7 @@ class HyperparameterSearch:
 
     @property
     def best(self) -> Trial:
-        """The trial with the highest metric; the first one if there are several."""
+        """The trial with the highest metric; if several trials share it, the first of them."""
         return max(self.finished, key=_objective_value)
 
     def folder(self, trial: Trial) -> Path:
@@ -152,8 +158,11 @@ class HyperparameterSearch:
         return self.out / "trials" / f"{trial.number:03d}"
 
     def setting_importances(self) -> list[dict[str, Any]]:
-        """Return each hyperparameter's importance and rank correlation with the metric; empty if there are few trials.
-        Importance is the share of the variance between trials, by functional ANOVA (Hutter et al., 2014)."""
+        """Return the importance of each hyperparameter, and its rank correlation with the metric, as rows of a table.
+
+        Importance is the share of the variance between trials, by functional ANOVA (Hutter et al., 2014). The list
+        is empty if there are too few trials.
+        """
         from scipy.stats import spearmanr
 
         trials = [trial for trial in self.finished if math.isfinite(trial.value or 0.0)]
@@ -173,7 +182,10 @@ class HyperparameterSearch:
         return rows
 
     def _spent(self, trials: int | None, seconds: float | None, running: int, at_once: int) -> bool:
-        """Return whether another trial would exceed the limits `trials` or `seconds`, with `running` trials active."""
+        """Return whether one more trial would exceed `trials` trials or `seconds` seconds, while `running` trials run.
+
+        `at_once` is the number of trials that may run in parallel.
+        """
         done = [trial for trial in self.trials if trial.is_done]
         if trials is not None and len(done) + running >= trials:
             return True
@@ -181,7 +193,10 @@ class HyperparameterSearch:
         return seconds is not None and bool(done) and used + (running + 1) * used / len(done) > seconds * at_once
 
     def _next(self, running: int, at_once: int) -> Trial:
-        """Return an interrupted or new trial to start, while `running` trials, of at most `at_once`, are active."""
+        """Return the next trial to start, an interrupted or a new one, while `running` trials run.
+
+        `at_once` is the number of trials that may run in parallel.
+        """
         unfinished = [trial for trial in self.trials if not trial.is_done]
         if len(unfinished) > running:
             return unfinished[running]
@@ -195,7 +210,7 @@ class HyperparameterSearch:
         return self.trials[-1]
 
     def _study(self, trials: Sequence[Trial], number: int = 0) -> Any:
-        """Return an optuna study of the given trials, with a sampler seeded for the trial with the given number."""
+        """Return an optuna study of the given trials; its sampler is seeded for trial `number`, which comes next."""
         optuna = need_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         seed = int(random_bits(self.seed, "tune", number)) & 0x7FFFFFFF
@@ -209,7 +224,7 @@ class HyperparameterSearch:
         return study
 
     def _distributions(self) -> dict[str, Any]:
-        """Return the search space as optuna distributions, by hyperparameter."""
+        """Return the search space as a mapping from hyperparameters to optuna distributions."""
         kinds, space = need_optuna().distributions, {}
         for name, values in self.space.items():
             if isinstance(values, tuple):
@@ -221,7 +236,7 @@ class HyperparameterSearch:
         return space
 
     def _finish(self, trial: Trial) -> None:
-        """Save a trial's result, copy its model to OUT/best if it is the best so far, and delete its weight files."""
+        """Save a trial's result, and delete its weight files; the best trial so far is copied to OUT/best before."""
         folder = self.folder(trial)
         if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"

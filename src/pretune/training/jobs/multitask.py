@@ -26,7 +26,7 @@ from pretune.training.run_folder import Run, finish_run, start_run
 
 @dataclass(frozen=True)
 class MultitaskData:
-    """The examples and objectives of several tasks that are trained together, by task name."""
+    """The examples and objectives of several tasks that are trained together; `parts` has the data by task name."""
 
     objective: str  # with names
     mixture: Mixture
@@ -44,16 +44,16 @@ class MultitaskData:
 
     @property
     def primary_metric(self) -> str:
-        """The name of the metric that compares multitask runs, the sum of primary metrics (McCann et al., 2018)."""
+        """The metric by which multitask runs are compared: the sum of primary metrics (McCann et al., 2018)."""
         return "score"
 
     def baseline_score(self) -> float:
-        """Return the sum of the primary metrics of majority-class baselines, over all tasks with dev examples."""
+        """Return the sum of the primary metrics of the majority-class baselines of all tasks that have dev examples."""
         return sum(part.baseline_score() for part in self.parts.values() if part.has_dev)
 
 
 def read_tasks(plan: FinetuningJob) -> MultitaskData:
-    """Read the examples of all tasks of a job; without dev files, some training examples become dev examples."""
+    """Read the examples of all tasks of a job; tasks without a dev file hold out some of their training examples."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
     mixture = finetuning.requested_objectives(plan, objective)
@@ -68,9 +68,10 @@ def read_tasks(plan: FinetuningJob) -> MultitaskData:
 def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = False) -> Run:
     """Run the multitask fine-tuning job `plan` with one seed on the examples `material`, and return its run."""
     parts, mixture = material.parts, material.mixture
+    recipe, plan = plan.recipe(), plan.for_rows(material.size)
     model = finetuning.starting_model(plan, mixture)
     for part in parts.values():
-        model = finetuning.model_with_separator(model, part.task, part.rows)
+        model = finetuning.model_with_special_tokens(model, part.task, part.rows)
     tasks = {name: part.task.with_tokenizer(model.require_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
@@ -78,12 +79,12 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
     labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
-    strategy = finetuning.resolve_strategy(plan, model, tasks.values(), material.size, material.has_dev)
+    strategy = finetuning.resolve_strategy(plan, model, tasks.values(), material.has_dev)
     starts = strategy.prepare(model, plan.seed)
     evaluated = {name: part.dev for name, part in parts.items() if part.has_dev}
     predictors = {n: Predictor(model, tasks[n], dev, length).report_truncated() for n, dev in evaluated.items()}
     sampling = parse_sampling(plan.task_sampling)
-    resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
+    resuming = start_run(plan.out, "finetune", recipe, resume)
     if split := {n: {"file": str(p.rows.file), "dev_rows": p.dev_rows} for n, p in parts.items() if p.dev_rows}:
         write_json(plan.out / finetuning.SPLIT, split)
     names = [task_of(joint).name for joint in mixture.joints]
@@ -125,7 +126,9 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
 
 
 def name_tasks(objective: str, files: Mapping[str, str]) -> str:
-    """Return an objective expression with one named task per file; a single unnamed task applies to all files.
+    """Return an objective expression in which every task has the name of its file, given files by name.
+
+    A single task without a name is repeated for all files.
 
     >>> name_tasks("classify+0.5*lm", {"sst": "a.csv", "rte": "b.csv"})
     'sst: classify+0.5*lm|rte: classify+0.5*lm'
@@ -139,19 +142,19 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
 
 
 def task_of(joint: JointObjective) -> Any:
-    """Return the task with a custom name, as in "sst: classify"; raise an error unless `joint` has exactly one."""
+    """Return the only named task, such as "sst: classify", in `joint`; raise an error if there are none or several."""
     tasks = [part for part in joint.objectives if isinstance(part, RenamedTask)]
     if len(tasks) != 1:
-        raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")
+        raise PretuneError(f"{joint}: each of several tasks needs a name; write NAME: TASK, as in sst: classify")
     return tasks[0]
 
 
 def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
-    """Return the tasks of a mixture; raise an error unless their names match those of the files of the job `plan`."""
+    """Return the tasks of a mixture; raise an error if the job `plan` has no data file under the name of a task."""
     tasks = [task_of(joint) for joint in mixture.joints]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
-        raise PretuneError(f"{mixture}: two tasks have the same name; rename one")
+        raise PretuneError(f"{mixture}: two tasks have the same name; rename one of the tasks")
     for what, files in (("train", plan.train), ("dev", plan.dev)):
         if isinstance(files, str):
             raise PretuneError(
@@ -165,7 +168,7 @@ def find_tasks(mixture: Mixture, plan: FinetuningJob) -> list[Any]:
 
 
 def answers_file(name: str) -> str:
-    """Return the name of the file with the predictions of a task for its dev examples.
+    """Return the name of the file that holds the predictions for the dev examples of the task `name`.
 
     >>> answers_file("sst")
     'dev_answers-sst.jsonl'
@@ -175,7 +178,10 @@ def answers_file(name: str) -> str:
 
 
 def evaluate_tasks(predictors: Mapping[str, Predictor], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """Score each task's predictions; return metrics named TASK/METRIC, and the sum of primary metrics as `score`."""
+    """Score the predictions `answers` of each task; return metrics named TASK/METRIC, and their sum as `score`.
+
+    The sum is over the primary metrics. Both arguments are mappings by task name.
+    """
     results: dict[str, float] = {}
     total = 0.0
     for name, predictor in predictors.items():

@@ -40,8 +40,11 @@ def pretrain(
     require_held_out: bool = False,
 ) -> Run:
     """Run the pretraining job `plan`, and return its run; a run that is killed and resumed ends with identical weights.
-    The token store `store` replaces the job's data; `transform` maps the job's objectives to those to train with;
-    `require_held_out` makes it an error if there is too little text to hold some out for evaluation."""
+
+    The token store `store` replaces the data of the job, and `transform` is a function that changes its objectives
+    before training. With `require_held_out`, it is an error if there is too little text to hold some out for
+    evaluation.
+    """
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)
     plan.budget.check()
@@ -80,7 +83,10 @@ def prepare_training(
     transform: ObjectiveTransform | None,
     require_held_out: bool,
 ) -> tuple[Model, Mixture, Training]:
-    """Read the data and build the model of the job `plan`; return model, objectives, and input of the training loop."""
+    """Read the data and build the model of the job `plan`; return the model, the objectives, and the input of the loop.
+
+    The parameters `store`, `transform`, and `require_held_out` are those of `pretrain`.
+    """
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
     rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
     names = languages_in(own)
@@ -134,5 +140,6 @@ def prepare_training(
         evaluate=(lambda: evaluate_loss(model.root, joint, batches, device)) if batches else None,
         evaluate_first=not is_preset(plan.model) or plan.init_from is not None,
         restore_state=getattr(model.backbone, "restore_state", None),
+        callbacks=plan.callbacks,
     )
     return model, learned, training

@@ -36,7 +36,7 @@ Fields = dict[str, Any]
 
 
 def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues | None:
-    """Read the table rows that a pretraining job trains on; return None if all objectives train on running text."""
+    """Read the table rows that a pretraining job trains on; return None if all its objectives train on running text."""
     readers = [part for part in mixture.objectives if part.learns_from_rows]
     if not readers:
         return None
@@ -58,7 +58,11 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
 def get_data(
     plan: PretrainingJob, rows: LabeledRows | Dialogues | None, store: Store | None
 ) -> tuple[Tokenizer, Fields, Fields]:
-    """Return the tokenizer of the job `plan`, and the training part and held-out part of its rows or token store."""
+    """Return the tokenizer of the job `plan`, its training data, and its held-out data.
+
+    The data are mappings with the keys `rows` (a table), and `store` and `documents` (text and its document
+    indices).
+    """
     share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
@@ -76,7 +80,7 @@ def get_data(
 
 
 def get_store(plan: PretrainingJob) -> Store:
-    """Return the tokenized text of the job `plan`: its token stores joined into one, or a new one from its files."""
+    """Return the tokenized text of the job `plan`: its token stores, joined, or a new store built from its files."""
     if not plan.data:
         raise PretuneError("there is no text to train on; give files, or a store built by `pretune prepare`")
     inputs = [split_language(entry) for entry in plan.data]
@@ -95,22 +99,28 @@ def get_store(plan: PretrainingJob) -> Store:
 
 
 def languages_in(own: Fields) -> list[str]:
-    """Return the sorted languages of training data, a mapping with the keys `rows` (a table) and `store` (text)."""
+    """Return the sorted names of the languages in training data, a mapping with the keys `rows` and `store`.
+
+    `rows` is a table whose labels are language pairs, and `store` is tokenized text.
+    """
     rows = own.get("rows")
     pairs = rows.labels or [] if isinstance(rows, LabeledRows) else []
     names = {name for pair in set(pairs) for name in pair.split()}
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
         raise PretuneError(
-            f"one token store has the pseudo-language {LINES!r}, but other text is in {', '.join(sorted(names - {LINES}))}; "
-            "give the language of this store too, as in fr=STORE"
+            f"one token store was built with the language {LINES!r} (one sentence per line), but other text is in "
+            f"{', '.join(sorted(names - {LINES}))}; name the real language of this store, as in fr=STORE"
         )
     return sorted(names)
 
 
 def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
-    """Return the tokenizer of the job `plan`, or train one on documents and save it in the run folder.
-    The translations `second` get their own vocabulary if the recipe sets its size (tokenizer.target)."""
+    """Return the tokenizer of the job `plan`; if there is none yet, train one on documents and save it.
+
+    It is saved in the run folder. For translation data, `second` are the translations of the documents; they get
+    their own vocabulary if the recipe sets its size (tokenizer.target).
+    """
     folder = plan.out / "tokenizer"
     if isinstance(plan.tokenizer, str):
         return Tokenizer.load(plan.tokenizer)
@@ -123,7 +133,7 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
         tokenizer = train_tokenizer(chain(documents, second), **options, fit=True)
     elif not second:
         raise PretuneError(
-            "tokenizer.target is the vocabulary size of translations, but the data has none; remove this key"
+            "tokenizer.target is the vocabulary size of translations, but the data has no translations; remove this key"
         )
     else:
         tokenizer = train_tokenizer(documents, **options, fit=True)
@@ -135,7 +145,7 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
 def held_out_batches(
     joint: JointObjective, data: Data, packing: Packing, monitor: Monitoring
 ) -> tuple[JointObjective, list[Batch]]:
-    """Return the objectives `joint` with a fixed masking rate, and fixed held-out batches to evaluate them on."""
+    """Return a copy of the objectives `joint` with a fixed masking rate, and batches of held-out data to evaluate it on."""
     if not len(data.documents) and not data.rows:
         return joint, []
     parts = tuple(
@@ -143,7 +153,7 @@ def held_out_batches(
     )
     joint = JointObjective(parts)  # type: ignore[arg-type]
     draws = EpochRandom(seed=0)
-    packing = replace(packing, packs_per_step=1)  # stateful objectives carry state from batch to batch
+    packing = replace(packing, packs_per_step=1)  # stateful objectives pass state from batch to batch
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective

@@ -21,12 +21,12 @@ ROUND_VOCABULARY = 64  # the vocabulary is padded to a multiple: such matrices a
 
 
 def rounded_size(tokenizer: Tokenizer) -> int:
-    """Return the size of a tokenizer's vocabulary, rounded up to a multiple that makes matrix products fast."""
+    """Return the number of embeddings for a tokenizer: its vocabulary size, rounded up for fast matrix products."""
     return -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
 
 
 def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
-    """Return the model of a pretraining job, created from a preset or loaded, with heads for its objectives."""
+    """Return the model of a pretraining job, with heads for its objectives; it is loaded, or created from a preset."""
     if is_preset(plan.model):
         size, padding = rounded_size(tokenizer), tokenizer.roles.get("padding")
         target = rounded_size(tokenizer.target) if tokenizer.target is not tokenizer else None
@@ -35,6 +35,7 @@ def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, lang
             source = load_model(plan.init_from, ignore_mismatched=plan.ignore_mismatched)
             check_tokenizer(source, tokenizer, plan.init_from)
             copy_backbone(source, model, plan.init_from)
+            model.finetuning = model.finetuning or source.finetuning
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, ignore_mismatched=plan.ignore_mismatched)
         model.report_skipped_heads(plan.model)
@@ -47,7 +48,10 @@ def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, lang
 
 
 def copy_backbone(source: Model, model: Model, name: str) -> None:
-    """Copy the backbone weights of `source`, the model called `name`, to `model`; raise an error if shapes differ."""
+    """Copy the backbone weights of the model `source` to `model`; raise an error if shapes differ.
+
+    `name` is the name of the source model in the error message.
+    """
     weights, own = source.backbone.state_dict(), model.backbone.state_dict()
     if wrong := [key for key in own if key not in weights or weights[key].shape != own[key].shape]:
         raise PretuneError(
@@ -57,7 +61,10 @@ def copy_backbone(source: Model, model: Model, name: str) -> None:
 
 
 def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
-    """Raise an error if the tokenizer of the text is not the one of the model called `name`."""
+    """Raise an error if `tokenizer`, with which the text was tokenized, is not the tokenizer of the model.
+
+    `name` is the name of the model in the error message.
+    """
     if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
         raise PretuneError(
             f"{name}: the text was tokenized with another tokenizer than this model's; "
@@ -71,7 +78,7 @@ def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
 
 
 def check_length(length: int, model: Model) -> int:
-    """Return a sequence length unchanged; raise an error if the model has fewer positions."""
+    """Return the sequence length `length`; raise an error if the model has fewer positions than this."""
     longest = model.backbone.max_positions
     if longest is not None and length > longest:
         raise PretuneError(
@@ -81,7 +88,10 @@ def check_length(length: int, model: Model) -> int:
 
 
 def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
-    """Return the sequence length of each training stage; raise an error unless their budget shares increase to 1."""
+    """Return the sequence length of each training stage, given pairs (share of the budget, sequence length until then).
+
+    An error is raised unless the shares increase and end at 1.
+    """
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(
@@ -91,7 +101,7 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
-    """Return each language's embedding index in a model, by name; `reference` is the name of the model in messages."""
+    """Return the index of each language's embedding in a model, by name; error messages call the model `reference`."""
     vectors = getattr(model.backbone.embed, "columns", {})
     known = getattr(model.config, "lang2id", None) or {}
     if len(names) < 2:
@@ -107,5 +117,5 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
 
 
 def count_parameters(model: Model) -> int:
-    """Return the number of parameters of a model, shared ones counted once."""
+    """Return the number of parameters of a model, where shared parameters count once."""
     return sum(p.numel() for p in model.root.parameters())

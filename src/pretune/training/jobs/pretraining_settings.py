@@ -23,6 +23,7 @@ from pretune.text.corpus.documents import SplitBy
 from pretune.text.corpus.files import Errors
 from pretune.text.store.store import MANIFEST
 from pretune.training import recipe_sections
+from pretune.training.callbacks import Callback
 from pretune.training.flops import module_sizes
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
@@ -58,10 +59,11 @@ class PretrainingJob:
     split_by: SplitBy = "auto"  # how .txt files are split into documents
     text_field: str | None = None  # the text field of other files
     encoding_errors: Errors = "strict"  # how to handle invalid UTF-8
+    callbacks: tuple[Callback, ...] = ()  # of the user, for the training loop
 
     def recipe(self) -> dict[str, Any]:
         """Return the settings that determine the result of a pretraining job, named like the command-line options."""
-        return recipe_sections.as_recipe(self, leave_out=("out", "device", "parallel"))
+        return recipe_sections.as_recipe(self, leave_out=("out", "device", "parallel", "callbacks"))
 
 
 def resolve_pretraining(
@@ -73,7 +75,7 @@ def resolve_pretraining(
     device: str | None,
     defaults: Fields | None = None,
 ) -> PretrainingJob:
-    """Return a pretraining job; each setting is from `options`, else `defaults`, the preset, or general defaults."""
+    """Return a pretraining job; settings missing in `options` come from `defaults`, the preset, or general defaults."""
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:
         preset = {**merge_recipes(preset, defaults), "budget": defaults["budget"]}
@@ -98,9 +100,9 @@ def resolve_pretraining(
 
 
 def scale_preset(preset: Fields, model: str, options: Fields, device: str | None) -> Fields:
-    """Return a preset's recipe, scaled down to the budget of the option --scale-to, and log how it was scaled."""
+    """Return the recipe of a preset, scaled down to the budget in the option --scale-to; the changes are logged."""
     if options.get("budget") is not None and options["budget"].limits:
-        raise PretuneError("--scale-to already sets the budget; remove the other limit")
+        raise PretuneError("--scale-to already sets the budget; remove --steps, --tokens, --flops, or --seconds")
     if options.get("optimizer") is not None and options["optimizer"].name:  # its learning rates are scaled
         preset = merge_recipes(preset, {"optimizer": {"name": options["optimizer"].name}})
     kinds = {key.name: recipe_sections.SECTIONS[key.name] for key in fields(ScalableRecipe)}
@@ -124,12 +126,12 @@ def scale_preset(preset: Fields, model: str, options: Fields, device: str | None
     )
     log_info(description)
     if limit.seconds and peak is None:
-        log_info("the speed of this device is a guess; measure it with `pretune bench device`")
+        log_info("the speed of this device is only estimated; measure it with `pretune roofline`")
     return {**preset, **{key: asdict(getattr(scaled_recipe, key)) for key in kinds}}
 
 
 def split_language(entry: str) -> tuple[str, str]:
-    """Split an input LANGUAGE=PATH into language and path; the language is "" if the input is only a path.
+    """Split an input LANGUAGE=PATH into its language and its path; the language is "" if only a path is given.
 
     >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
     (('en', 'corpus/*.txt'), ('', 'corpus.txt'))

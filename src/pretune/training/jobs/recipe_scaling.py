@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pretune.runtime.errors import PretuneError, quote
-from pretune.training.recipe_sections import Batching, Budget, Optimizer, Schedule
+from pretune.training.recipe_sections import AUTO, Batching, Budget, Optimizer, Schedule
 
 LEAST_STEPS = 1000  # the batch is halved while there would be fewer steps …
 LEAST_SEQUENCES = 8  # … and the batch would still hold this many sequences
@@ -42,8 +42,10 @@ class ScalableRecipe:
     batch: Batching
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str, option: str = "--scale-to") -> Budget:
     """Return the budget that a number with a unit, such as "10min", describes.
+
+    `option` is the command-line option that error messages name.
 
     >>> parse_budget("10min").seconds, parse_budget("1e9 tokens").tokens
     (600.0, 1000000000.0)
@@ -56,13 +58,13 @@ def parse_budget(text: str) -> Budget:
         match = None
     if match is None or not math.isfinite(amount):
         raise PretuneError(
-            f"--scale-to {quote(text)} is not a budget; give one such as 10min, 2h, 500steps, 1e9tokens, or 1e15flops"
+            f"{option} {quote(text)} is not a budget; give one such as 10min, 2h, 500steps, 1e9tokens, or 1e15flops"
         )
     return _budget({unit: amount})
 
 
 def _budget(limits: dict[str, float]) -> Budget:
-    """Return a training budget with the given limits by name; a number of steps is rounded down, to at least 1."""
+    """Return a training budget, given its limits by name; the number of steps is rounded down, but is at least 1."""
     whole: dict[str, Any] = {name: max(1, int(x)) if name == "steps" else x for name, x in limits.items()}
     return Budget(**whole)
 
@@ -70,8 +72,10 @@ def _budget(limits: dict[str, float]) -> Budget:
 def scale_to(
     limit: Budget, recipe: ScalableRecipe, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
 ) -> tuple[ScalableRecipe, str]:
-    """Return a recipe scaled down to the budget `limit` (at most its own budget), and a description of the changes.
-    If few steps would be left, batches get smaller (unless `batch` fixes their tokens), and learning rates with them.
+    """Return a recipe scaled down to the budget `limit`, and a description of the changes.
+
+    The result never has a larger budget than the recipe. If few steps would be left, batches get smaller, and learning
+    rates with them; `batch` fixes the number of tokens in a batch instead.
 
     >>> bert = ScalableRecipe(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
     >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens
@@ -114,7 +118,7 @@ def scale_to(
 
 def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
     """Return an optimizer with learning rates for a batch `factor` times as large, and a description of the change."""
-    if factor == 1 or optimizer.reference_batch_size is not None:
+    if factor == 1 or optimizer.reference_batch_size is not None or optimizer.lr == AUTO:
         return optimizer, ""
     rule = "in proportion to" if optimizer.name in LINEAR else "with the square root of"
     by = factor if optimizer.name in LINEAR else factor**0.5

@@ -1,4 +1,4 @@
-"""The search space of `tune`: which fine-tuning settings are searched, and in which bounds."""
+"""The search space of `tune`: which fine-tuning settings are searched, and within which bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pretune.models.hf_config import read_config
 from pretune.models.name_resolution import family_of, find_folder
 from pretune.models.presets import find_preset, is_preset
 from pretune.runtime.errors import PretuneError
-from pretune.training.jobs.finetuning import SETTINGS
+from pretune.training.jobs.finetuning_defaults import BATCH, EPOCHS
 from pretune.training.jobs.hyperparameter_search import SearchRange, SearchSpace, Settings
 
 # Around the defaults (Devlin et al., 2019): small models need larger learning rates, small data more epochs.
@@ -23,17 +23,19 @@ BOUNDS: dict[str, SearchRange | tuple[Any, ...]] = {
 }
 
 
-def make_space(layers: int, options: Mapping[str, Any]) -> tuple[SearchSpace, Settings]:
-    """Return search ranges and defaults of the hyperparameters that `options` leaves unset, given the number of layers.
+def make_space(layers: int, options: Mapping[str, Any], lr: float = 5e-5) -> tuple[SearchSpace, Settings]:
+    """Return the search ranges and the first values of the hyperparameters that `options` does not set.
+
+    `layers` is the number of layers of the model; `lr` is its default learning rate, with which the search starts.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
     ({'layers': SearchRange(low=1, high=2, step=None, log=False)}, {'layers': 2})
     """
     space = {**BOUNDS, "layers": SearchRange(1, layers)}
     defaults: Settings = {
-        "lr": SETTINGS["optimizer"]["lr"],
-        "epochs": 3,
-        "batch": SETTINGS["batch"]["size"],
+        "lr": lr,
+        "epochs": EPOCHS,
+        "batch": BATCH,
         "layer_decay": 1.0,
         "layers": layers,
     }

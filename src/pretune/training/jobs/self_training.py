@@ -33,11 +33,11 @@ Finetune = Callable[[FinetuningJob, TaskData, bool], Run]
 
 
 def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) -> tuple[Run, TaskData]:
-    """Label texts with a teacher, train a student on them by calling `finetune`, and return its run and its data."""
+    """Label texts with a teacher, train a student on them by calling `finetune`, and return its run and examples."""
     assert plan.unlabeled is not None
     if not 0 < plan.confidence_threshold <= 1:
         raise PretuneError(
-            f"--confidence-threshold {plan.confidence_threshold:g}: the confidence must be a probability, for example 0.9"
+            f"--confidence-threshold {plan.confidence_threshold:g}: the threshold must be a probability between 0 and 1, for example 0.9"
         )
     if plan.distill_temperature is not None and not plan.distill_temperature > 0:
         raise PretuneError(
@@ -76,19 +76,25 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
 
 
 def one_hot(labels: Sequence[str], classes: Sequence[str]) -> Array:
-    """Return labels as one-hot vectors over `classes`, (labels, classes)."""
+    """Return labels as one-hot vectors, (labels, classes), whose columns are the names in `classes`."""
     return np.eye(len(classes))[[classes.index(label) for label in labels]].reshape(-1, len(classes))
 
 
 def train_teacher(plan: FinetuningJob, material: TaskData, finetune: Finetune, resume: bool) -> Run:
-    """Train a teacher on the labeled examples `material` by calling `finetune`, or load a finished one if `resume`."""
+    """Train a teacher on the labeled examples `material` by calling `finetune`, and return its run.
+
+    With `resume`, a teacher that is already trained is loaded instead.
+    """
     folder = plan.out / INTERMEDIATE / "teacher"
     finished = finished_run(folder) if resume else None
     return finished or finetune(replace(plan, out=folder, unlabeled=None, distill_temperature=None), material, resume)
 
 
 def select_confident(plan: FinetuningJob, certainty: Array, labels: Sequence[str]) -> list[int]:
-    """Return the indices of texts whose label has a `certainty` above the job's threshold, and log their number."""
+    """Return the indices of the texts about whose label the teacher is confident, and log how many there are.
+
+    `certainty`, (texts,), is the probability of each label; it must reach the job's --confidence-threshold.
+    """
     chosen: list[int] = np.flatnonzero(certainty >= plan.confidence_threshold).tolist()
     if not chosen:
         raise PretuneError(
@@ -113,7 +119,7 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
 
 
 def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: Path) -> LabeledRows:
-    """Return labeled rows followed by the rows `more` with the given labels, as if all of them were from `file`."""
+    """Return labeled rows, followed by the rows `more` with the given labels; all get `file` as their file."""
     if len(rows) and (rows.pairs is None) != (more.pairs is None):
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]

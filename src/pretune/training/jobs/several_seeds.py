@@ -21,7 +21,10 @@ Finetune = Callable[[FinetuningJob, Any, bool], Run]
 
 
 def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
-    """Run the fine-tuning job `plan` with several seeds; return the best run, with a summary of all in its results."""
+    """Run the fine-tuning job `plan` with several seeds on the examples `material`, and return the best run.
+
+    Its results contain a summary of all seeds. `finetune` is the function that trains with one seed.
+    """
     few = material.has_dev and material.size < ENOUGH_EXAMPLES
     count = plan.num_seeds or (DEFAULT_SEEDS if few else 1)
     if count == 1:
@@ -50,7 +53,11 @@ def finetune_seeds(plan: FinetuningJob, material: Any, resume: bool = False, fin
 
 
 def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
-    """Run the jobs of several seeds, in parallel on several devices, and yield their runs (None: diverged) in order."""
+    """Run the jobs of several seeds, in parallel if there are several devices, and yield their runs in order.
+
+    The run of a seed is None if its training diverged. `jobs` maps a description of each seed to arguments of
+    `run_seed`.
+    """
     if devices > 1:
         log_info(f"training {len(jobs)} seeds on {devices} devices")
         yield from run_jobs(run_seed, jobs.values(), devices)
@@ -61,7 +68,7 @@ def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run
 
 
 def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) -> Run | None:
-    """Fine-tune with one seed, or resume or load its run; return the run, or None if training diverged."""
+    """Fine-tune with one seed, or resume or load its run; return the run, or None if the training diverged."""
     if (plan.out / RESULTS).is_file():
         return Run(plan.out)
     try:
@@ -74,7 +81,7 @@ def run_seed(plan: FinetuningJob, material: Any, finetune: Finetune = finetune) 
 
 
 def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -> Run:
-    """Copy the best of the runs of several seeds to the folder of the job `plan`; return it with a summary of all."""
+    """Copy the best of the runs (seed → run) to the folder of the job `plan`; return it with a summary of all seeds."""
     name = f"dev/{material.primary_metric}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:
@@ -97,7 +104,7 @@ def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the mean and standard deviation of each dev metric over runs.
+    """Return the mean and the standard deviation of each dev metric, given the results of several runs.
 
     >>> summarize([{"dev/accuracy": 0.5}, {"dev/accuracy": 0.7}])["dev/accuracy"]["mean"]
     0.6

@@ -25,7 +25,7 @@ POINTS = 64  # at which changing shares are integrated
 
 @dataclass(frozen=True)
 class TaskSampling:
-    """Sampling of tasks in proportion to (number of examples)^power; training moves the power from `first` to `last`.
+    """Sampling of tasks in proportion to (number of examples)^power, with a power that moves from `first` to `last`.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
     [0.75, 0.25]
@@ -35,13 +35,19 @@ class TaskSampling:
     last: float
 
     def shares(self, sizes: Sequence[int], weights: Sequence[float], progress: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the sampling share of each task, (tasks,), by size and weight, at a training progress of 0 to 1."""
+        """Return the sampling share of each task, (tasks,), at a training progress of 0 to 1.
+
+        `sizes` are the numbers of examples of the tasks, and `weights` their weights in the objective.
+        """
         power = self.first + (self.last - self.first) * progress
         shares = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
         return np.asarray(shares / shares.sum())
 
     def until(self, sizes: Sequence[int], weights: Sequence[float], progress: float) -> np.ndarray:  # type: ignore[type-arg]
-        """Return the share of each task, (tasks,), in all batches from the start to a training progress of 0 to 1."""
+        """Return each task's share of all batches from the start of training to a progress of 0 to 1, (tasks,).
+
+        `sizes` are the numbers of examples of the tasks, and `weights` their weights in the objective.
+        """
         if self.first == self.last or progress <= 0:
             return self.shares(sizes, weights)
         times = (np.arange(POINTS) + 0.5) / POINTS * min(progress, 1.0)
@@ -59,6 +65,6 @@ def parse_sampling(text: str) -> TaskSampling:
     if match["value"] and name in ("proportional", "uniform"):
         raise PretuneError(f"--task-sampling {text}: {name} takes no number; remove the number")
     if name == "temperature" and not value > 0:
-        raise PretuneError(f"--task-sampling {text}: the temperature must be above 0")
+        raise PretuneError(f"--task-sampling {text}: the temperature must be above 0, as in temperature(2)")
     last = 1 / value if name == "temperature" else value
     return TaskSampling(1.0 if name == "annealed" else last, last)

@@ -59,7 +59,7 @@ DIRECTIONS = "forward", "backward"
 
 @dataclass(frozen=True)
 class UlmfitJob:
-    """The data and the settings of ULMFiT: language model fine-tuning, then classifier training."""
+    """The data and the settings of ULMFiT: of fine-tuning the language model, and of training the classifier."""
 
     train: str
     dev: str | None
@@ -82,7 +82,7 @@ class UlmfitJob:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The options for reading files of unlabeled texts, such as `split_by`, as keyword arguments."""
+        """The keyword arguments for reading files of unlabeled texts, such as `split_by`."""
         return {name: getattr(self, name) for name in ("split_by", "text_field", "encoding_errors")}
 
 
@@ -111,7 +111,10 @@ class UlmfitResult:
 
 
 def run_ulmfit(models: Sequence[str], stages: UlmfitJob, out: Path) -> UlmfitResult:
-    """Run ULMFiT with a forward or a backward language model, or both: adapt it to texts, then train a classifier."""
+    """Run ULMFiT with a forward language model, a backward one, or both, and return the runs and the scores.
+
+    Each language model is adapted to the texts of the task, then a classifier is trained from it.
+    """
     ways = [reading_direction(model) for model in models]
     if len(set(ways)) < len(ways):
         raise PretuneError(f"{' and '.join(models)} both read {ways[0]}; give one forward and one backward model")
@@ -146,7 +149,7 @@ def adapt(
     optimizer: Optimizer = LM_OPTIMIZER,
     schedule: Schedule = SCHEDULE,
 ) -> Run:
-    """Run ULMFiT's second stage: give a language model the vocabulary of the texts in `files`, and fine-tune it."""
+    """Run ULMFiT's second stage: adapt a language model's vocabulary to the texts in `files`, and train it on them."""
     if finished := finished_run(out / "texts"):
         return finished
     start, store = out / "start", out / "store"
@@ -169,7 +172,7 @@ def adapt(
 
 
 def lm_batch(store: Store) -> Batching:
-    """Return the batch settings to train a language model on a token store: more parallel streams for more text."""
+    """Return the batch settings to train a language model on a token store; more text gives more parallel streams."""
     (least, default, most), (few, many) = STREAMS, STEPS
     windows = store.tokens // WINDOW
     streams = max(least, min(default, windows // few), min(most, windows // many))
@@ -177,8 +180,11 @@ def lm_batch(store: Store) -> Batching:
 
 
 def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stages: UlmfitJob) -> None:
-    """Save a language model in the folder `start` with the vocabulary of the texts in `files`.
-    Known words keep their embeddings, also words not in the texts if the size allows; subword models are unchanged."""
+    """Save a copy of a language model in the folder `start`, with the vocabulary of the texts in `files`.
+
+    Words that the model knows keep their embeddings. If the vocabulary has fewer words than its maximum size, it is
+    filled up with words of the model. Models with subword tokens are saved unchanged.
+    """
     old = load_model(model, parse_objective("lm" if reading_direction(model) == "forward" else "lm(backward=true)"))
     tokenizer = old.require_tokenizer()
     if tokenizer.kind == "WordLevel":
@@ -191,7 +197,7 @@ def match_model_vocabulary(model: str, files: Sequence[Path], start: Path, stage
         log_info(f"vocabulary: {report['tokens']:,} words, of which {model} has embeddings for {report['matched']:,}")
     elif stages.vocab_size is not None:
         raise PretuneError(
-            f"--vocab-size applies only to models with word tokens, but the tokens of {model} are subwords; leave it out"
+            f"--vocab-size applies only to models with word tokens, but the tokens of {model} are subwords; remove --vocab-size"
         )
     old.save(start)
 
@@ -203,7 +209,10 @@ def lowercases(tokenizer: Tokenizer) -> bool:
 
 
 def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
-    """Run ULMFiT's third stage: train a classifier from the language model of the run `adapted`, on `rows` examples."""
+    """Run ULMFiT's third stage: train a classifier, starting from the language model of the run `adapted`.
+
+    `rows` is the number of training examples, which determines the number of epochs.
+    """
     if finished := finished_run(out / "task"):
         return finished
     epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)
@@ -225,12 +234,15 @@ def classify(adapted: Run, out: Path, stages: UlmfitJob, rows: int) -> Run:
 
 
 def unfreezing_strategy(model: str | Path, epochs: float) -> str:
-    """Return the strategy that unfreezes one layer per epoch, and all by the middle of training at the latest."""
+    """Return the strategy that unfreezes one layer per epoch, but faster if this would take over half of training."""
     return f"gradual({min(0.5, count_layers(str(model)) / epochs):g})"
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
-    """Return the dev accuracies of classifiers by reading direction (`ways`), and of their ensemble as `both`."""
+    """Return the dev accuracy of each classifier by its reading direction, an entry of `ways`.
+
+    With a forward and a backward classifier, the result also has the accuracy of their ensemble as `both`.
+    """
     results = {way: run.results.get("dev/accuracy") for way, run in zip(ways, runs, strict=True)}
     scores = {way: float(value) for way, value in results.items() if value is not None}
     if len(scores) < 2 or (dev := runs[0].recipe.get("dev")) is None:

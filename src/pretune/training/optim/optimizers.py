@@ -1,4 +1,4 @@
-"""Optimizers: those of PyTorch where it has them, and LAMB and a batched Muon."""
+"""Optimizers: PyTorch's own ones, LAMB, and a Muon that orthogonalizes matrices of equal shape together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pretune.training.parallel.fsdp_tensors import (
     local_rows,
     take_local_rows,
 )
-from pretune.training.recipe_sections import Optimizer
+from pretune.training.recipe_sections import AUTO, Optimizer
 
 Groups = list[dict[str, Any]]
 
@@ -28,8 +28,11 @@ Groups = list[dict[str, Any]]
 def make_optimizers(
     root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Return optimizers for the trainable parameters of a model; each parameter group has its `peak` learning rate.
-    `starts` maps parameters to the share of the budget after which they are trained (default: 0)."""
+    """Return the optimizers of a model's trainable parameters.
+
+    The peak learning rate of each parameter group is its entry `peak`. `starts` maps parameters to the share of the
+    budget after which they are trained (default: 0).
+    """
     starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
     if settings.name == "adafactor" and any(is_sharded(p) for p in parameters):
@@ -51,7 +54,7 @@ def make_optimizers(
                 "params": members,
                 "weight_decay": (settings.weight_decay or 0.0) if matrix else 0.0,
                 "layer_adaptation": matrix,
-                "lr": factor * (settings.lr or 0.0),
+                "lr": factor * settings.base_lr,
                 "start": start,
             }
             for (factor, matrix, start), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
@@ -68,8 +71,10 @@ def make_optimizers(
 
 
 def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
-    """Return the learning rates of parameters relative to the base rate, for those whose rate differs.
-    With `layer_decay`, the rate of a layer is that factor times the rate of the one above (Howard and Ruder, 2018)."""
+    """Return the factor of the base learning rate for each parameter whose learning rate differs from it.
+
+    With `layer_decay`, a layer has that factor times the learning rate of the layer above (Howard and Ruder, 2018).
+    """
     factors: dict[Tensor, float] = {}
     if settings.head_lr_factor is not None:
         heads: Any = root.heads
@@ -84,10 +89,13 @@ def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
 
 
 def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimizer named in the settings for parameter groups; muon uses AdamW for all but hidden matrices."""
-    lr = settings.lr or 1e-2
+    """Build the optimizer that the settings name, for parameter groups of the model `root`.
+
+    For muon, which updates only hidden matrices, this is the AdamW optimizer of all other parameters.
+    """
+    lr = settings.base_lr or 1e-2
     moments: dict[str, Any] = {
-        "lr": settings.lr or 0.0,
+        "lr": settings.base_lr,
         "betas": settings.betas or (0.9, 0.999),
         "eps": settings.eps or 1e-8,
     }
@@ -111,12 +119,14 @@ def build_optimizer(groups: Groups, settings: Optimizer, root: nn.Module) -> tor
 
 
 def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
-    """Return settings with learning rates scaled from the reference batch size to `batch` (Goyal et al., 2017).
+    """Return settings with learning rates for the batch size `batch`, scaled from the reference batch size.
+
+    Learning rates are proportional to the batch size (Goyal et al., 2017).
 
     >>> scale_lr_to_batch(Optimizer(lr=1e-4, reference_batch_size=256), 512).lr
     0.0002
     """
-    if settings.reference_batch_size is None:
+    if settings.reference_batch_size is None or settings.lr == AUTO:  # a range test uses batches of this size
         return settings
     factor = batch / settings.reference_batch_size
     lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.muon_lr))
@@ -128,8 +138,10 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
-    """Return the weights of all hidden linear layers, each with the number of matrices that are stacked in it.
-    All linear layers are hidden, except those of embeddings and those that compute the logits of a head."""
+    """Return the weights of all hidden linear layers, each with the number of matrices that are stacked in the weight.
+
+    Hidden are all linear layers except those in embeddings, and those that compute the logits of a head.
+    """
     return {
         module.weight: module.stacked
         for name, module in root.named_modules()
@@ -138,11 +150,12 @@ def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon: momentum whose updates are orthogonalized, so that every singular value is about 1 (Jordan et al., 2024).
+    """Muon, an optimizer whose momentum updates are orthogonalized: all singular values ≈ 1 (Jordan et al., 2024).
 
     Matrices of equal shape are orthogonalized together, in bf16 on an accelerator. The learning rate is scaled by
     sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; weight decay is decoupled. For sharded
-    parameters, every process gathers the updates, orthogonalizes all of them, and applies its own rows."""
+    parameters, every process gathers the updates, orthogonalizes all of them, and applies its own rows.
+    """
 
     def __init__(
         self,
@@ -192,8 +205,9 @@ class Muon(torch.optim.Optimizer):
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al., 2020): Adam, with the update of each matrix scaled to the learning rate times the matrix norm.
 
-    Stacked matrices are scaled separately. Groups without `layer_adaptation`, those of norms and biases, take Adam's
-    update unscaled, as in the authors' code. With sharded parameters, only norms are summed over processes."""
+    Stacked matrices are scaled separately. Norms and biases, whose parameter groups have no `layer_adaptation`, take
+    Adam's update unscaled, as in the authors' code. With sharded parameters, only norms are summed over processes.
+    """
 
     def __init__(
         self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, stacked: dict[Tensor, int]
@@ -239,7 +253,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(rows, updates, alpha=-group["lr"])
 
     def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Scale every update, in place, to the norm of its parameter matrix (LAMB's trust ratio)."""
+        """Multiply every update in place by LAMB's trust ratio, so that its norm is that of its parameter matrix."""
         pieces: list[Tensor] = []
         moves: list[Tensor] = []
         for parameter, update in zip(parameters, updates, strict=True):
@@ -252,7 +266,7 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
 
     def _trust_rows(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Scale every update, in place, to the norm of its matrix, of which this process has only some rows."""
+        """Multiply every update of a sharded matrix in place by the trust ratio that LAMB has for the whole matrix."""
         owners, squares = [], []
         for parameter, update in zip(parameters, updates, strict=True):
             count = self.stacked.get(parameter, 1)
@@ -268,7 +282,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Return nearly orthogonal matrices for a stack of matrices, (k, rows, columns), by Newton-Schulz iterations.
+    """Return nearly orthogonal matrices, (k, rows, columns), computed from k matrices by Newton-Schulz iterations.
 
     >>> s = torch.linalg.svdvals(orthogonalize(torch.randn(1, 8, 16)))
     >>> bool(((s > 0.5) & (s < 1.5)).all())
@@ -287,7 +301,10 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
-    """Set each parameter group's learning rate to its peak times `factor`, or to 0 if it starts after `progress`."""
+    """Set each parameter group's learning rate to its peak times `factor`, or to 0 while the group is frozen.
+
+    A group is frozen until the training progress, `progress`, reaches its entry `start`.
+    """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             rate = group["peak"] * factor if progress >= group["start"] else 0.0
@@ -298,7 +315,10 @@ def set_lr(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress:
 
 
 def make_capturable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-    """Make optimizers read learning rates from the device, as CUDA graphs need; return whether all support this."""
+    """Prepare optimizers for CUDA graphs, which need learning rates that are read from the device.
+
+    Return False, and change nothing, if one of the optimizers does not support this.
+    """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not all(group.get("fused") for group in groups):
         return False

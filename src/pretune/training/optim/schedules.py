@@ -19,7 +19,9 @@ START = 1 / 25  # initial rate of one-cycle, relative to the peak
 
 
 def lr_factor(schedule: Schedule, before: float, after: float) -> float:
-    """Return the learning rate, relative to its peak, of a step that moves progress (0 to 1) from `before` to `after`.
+    """Return the learning rate of one step as a fraction of the peak learning rate.
+
+    The step moves the training progress from `before` to `after`, both from 0 to 1.
 
     >>> lr_factor(Schedule("linear", warmup_ratio=0.5, min_lr_ratio=0.0), 0.0, 0.25)
     0.5

@@ -19,8 +19,11 @@ from pretune.training.recipe_sections import Optimizer
 
 
 class WeightAverage(Callback):
-    """A callback that keeps a running mean of all parameters, evaluates it, and returns it as the trained model.
-    With `ema_decay`, the mean is exponential; with `average_fraction`, it is unweighted, over the end of training."""
+    """A callback that averages all parameters over training; the average is evaluated, and replaces the trained model.
+
+    With `ema_decay`, it is an exponential moving average; with `average_fraction`, the mean over the end of
+    training.
+    """
 
     name: ClassVar[str] = "average"
 
@@ -42,7 +45,7 @@ class WeightAverage(Callback):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Replace the parameters by their running mean during an evaluation."""
+        """Return a context manager in which the parameters are replaced by their running mean, for an evaluation."""
         last = [p.detach().clone() for p in _locals(self.parameters)]
         self.on_end()
         try:
@@ -59,7 +62,7 @@ class WeightAverage(Callback):
         return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the running mean of the parameters and its number of steps, for a checkpoint."""
+        """Return the running mean of the parameters and the number of steps in it, for a checkpoint."""
         return {**self.means, "count": torch.tensor(self.count)}
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

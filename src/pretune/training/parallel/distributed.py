@@ -101,7 +101,10 @@ class World:
         return result
 
     def run_on_first_then_others(self, act: Callable[[], Result]) -> Result:
-        """Run a function in the first process, then in all others, which can reuse its files; return the result."""
+        """Run a function in the first process, then in the others, and return each process's own result.
+
+        The other processes can use the files that the function wrote in the first one.
+        """
         if self.size == 1:
             return act()
         results: list[Result] = []
@@ -111,7 +114,7 @@ class World:
 
 @contextmanager
 def report_lost_process(world: World) -> Iterator[None]:
-    """Raise an error with advice if another training process is lost while code in the block waits for it."""
+    """Return a context manager that raises an error with advice if another process is lost during its block."""
     try:
         yield
     except RuntimeError as error:
@@ -125,7 +128,10 @@ def report_lost_process(world: World) -> Iterator[None]:
 
 
 def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: ReduceDtype = "fp32") -> nn.Module:
-    """Return a network, wrapped in DDP or FSDP (`how`) under torchrun; gradients are summed in `reduce_dtype`."""
+    """Return a network for data-parallel training: wrapped in DDP or FSDP under torchrun, unchanged without it.
+
+    `how` chooses between the two; gradients are summed over processes in the type `reduce_dtype`.
+    """
     if not world.joined:
         return root
     root.keep_all_gradients = True
@@ -163,7 +169,10 @@ def parallelize(root: Network, world: World, how: ParallelMode, reduce_dtype: Re
 
 
 def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Return the mean of a bucket of gradients over `size` processes, sent as bf16 (torch's own hook needs NCCL)."""
+    """Return the mean of a bucket of gradients over `size` processes, which exchange the gradients as bf16.
+
+    The function is a DDP communication hook; PyTorch's own hook for this needs NCCL.
+    """
     buffer = bucket.buffer()
     rounded = buffer.to(torch.bfloat16).div_(size)
     work: Any = dist.all_reduce(rounded, async_op=True)
@@ -172,7 +181,10 @@ def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 @contextmanager
 def gradient_sync(model: Any, last: bool) -> Iterator[None]:
-    """Synchronize gradients over processes inside the block only if it is the last backward pass of a step (`last`)."""
+    """Return a context manager for a backward pass, which sums gradients over processes only if `last` is true.
+
+    `last` tells whether this is the last backward pass of the step.
+    """
     if hasattr(model, "no_sync") and not last:
         with model.no_sync():
             yield

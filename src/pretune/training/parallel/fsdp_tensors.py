@@ -18,12 +18,12 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def local_rows(tensor: Any) -> Tensor:
-    """Return the rows of a tensor that this process has, without a copy: all rows, unless the tensor is sharded."""
+    """Return the rows of a tensor that this process holds, without a copy; if the tensor is not sharded, all rows."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def first_row(tensor: Any) -> int:
-    """Return the index, in the full tensor, of the first row that this process has."""
+    """Return the index of the first row that this process holds, counted in the full tensor."""
     if not is_sharded(tensor):
         return 0
     each = -(-tensor.shape[0] // tensor.device_mesh.size())
@@ -31,7 +31,7 @@ def first_row(tensor: Any) -> int:
 
 
 def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of the full tensor `whole` that this process holds if it is sharded like the tensor `like`."""
+    """Return the rows of the full tensor `whole` that belong to this process if `like` is sharded, else all rows."""
     if not is_sharded(like):
         return whole
     start = first_row(like)
@@ -39,7 +39,10 @@ def take_local_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_rows(rows: Tensor, like: Any) -> Tensor:
-    """Return the full tensor from the local rows of all processes, split like `like`; all processes call this."""
+    """Concatenate the local rows of all processes to the full tensor, which is returned in each; all must call this.
+
+    `rows` are this process's rows of a tensor that is sharded like `like`.
+    """
     if not is_sharded(like):
         return rows
     from torch.distributed.tensor import DTensor
@@ -49,18 +52,18 @@ def gather_rows(rows: Tensor, like: Any) -> Tensor:
 
 
 def all_reduce_sum(values: Tensor, like: Any) -> Tensor:
-    """Sum values, in place, over the processes among which the tensor `like` is sharded, and return them."""
+    """Sum `values` in place over the processes among which the tensor `like` is sharded, and return them."""
     dist.all_reduce(values, group=like.device_mesh.get_group())
     return values
 
 
 def full_scalar(value: Any) -> Tensor:
-    """Return a scalar, such as a gradient norm, as a plain tensor; a sharded one is reduced over all processes."""
+    """Return a scalar, such as a gradient norm, as a plain tensor; a sharded scalar is reduced over all processes."""
     return value.full_tensor() if is_sharded(value) else value
 
 
 def reshard_model(root: nn.Module) -> None:
-    """Free the parameters that FSDP gathered for an evaluation, because they would become stale."""
+    """Free the full parameters that FSDP gathered for an evaluation; they would be outdated after the next update."""
     for module in sharded_modules(root):
         module.reshard()
 

@@ -14,6 +14,7 @@ from typing import Any
 from pretune.runtime.atomic_io import TEMPORARY
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
+from pretune.runtime.recipe import flatten_settings
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import DataStreams
 from pretune.training.parallel.distributed import World
@@ -22,10 +23,12 @@ PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
 def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
-    """Raise an error if `facts`, a mapping, differs between processes; `what` is its name in the error message."""
+    """Raise an error if the mapping `facts` is not the same in all processes; `what` is its name in the message."""
     if world.size == 1:
         return
-    gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
+    gathered = world.gather(
+        [socket.gethostname(), {key: _digest(value) for key, value in flatten_settings(facts).items()}]
+    )
     first = gathered[0][1]
     for rank, (host, own) in enumerate(gathered):
         different = sorted(key for key in {*first, *own} if first.get(key) != own.get(key))
@@ -38,7 +41,7 @@ def check_agreement(world: World, what: str, facts: Mapping[str, Any]) -> None:
 
 
 def check_shared_folder(world: World, folder: Path) -> None:
-    """Raise an error if the run folder is not one folder that the processes on all machines share."""
+    """Raise an error unless all processes, also those on other machines, see the same run folder."""
     if world.size == 1:
         return
     mark = folder / f"{TEMPORARY}shared-{os.getpid()}"
@@ -66,14 +69,17 @@ def check_shared_folder(world: World, folder: Path) -> None:
 
 
 def raise_once(world: World, message: str) -> None:
-    """Raise an error that all processes have found: the first one reports it, and the others only exit."""
+    """Raise an error that all processes have found; only the first process prints its message, the others just exit."""
     if world.first:
         raise PretuneError(message)
     raise SystemExit(1)
 
 
 def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return digests of the tokenizer and of training data, a mapping with the keys `store` (text) and `rows`."""
+    """Return digests of the tokenizer and the training data, to compare them between processes.
+
+    `own` is the training data, a mapping with the keys `store` (tokenized text) and `rows` (a table).
+    """
     facts: dict[str, Any] = {"tokenizer": tokenizer.digest}
     if "store" in own:
         facts["store"] = hashlib.sha256("".join(shard["sha256"] for shard in own["store"].shards).encode()).hexdigest()
@@ -88,7 +94,7 @@ def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any
 
 
 def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
-    """Warn if the batches of a step cannot be divided evenly among the processes, and suggest a batch size."""
+    """Log a warning if a step's batches cannot be divided evenly among the processes, and suggest a batch size."""
     stage = streams.stages[-1]
     rounds = -(-stage.packs // world.size)
     idle = 1 - stage.packs / (rounds * world.size)
@@ -101,19 +107,13 @@ def warn_of_idle_processes(world: World, streams: DataStreams) -> None:
         )
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one flat mapping, with keys such as `optimizer.lr`."""
-    flat: dict[str, Any] = {}
-    for key, value in facts.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
 def _digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def _names(folder: Path) -> set[str]:
-    """List the file names in a folder; unlike a test for one file, this is not cached by network file systems."""
+    """Return the names of the files in a folder, or an empty set if there is no folder.
+
+    Unlike a test whether one file exists, the list is not cached by network file systems.
+    """
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()

@@ -17,10 +17,11 @@ PAUSE = 0.02
 
 
 def new_rendezvous_store() -> Any:
-    """Return a new key-value store through which processes find one another, or None if torch's default works.
+    """Return a new key-value store through which the processes find one another; None if PyTorch's own store works.
 
     torchrun keeps one store over all restarts, in which addresses of lost processes mislead their successors (pytorch
-    issue 135712). So the first process names a new store, and answers only processes that called since it started."""
+    issue 135712). So the first process names a new store, and answers only processes that called since it started.
+    """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,7 +32,10 @@ def new_rendezvous_store() -> Any:
 
 
 def _invite(store: Any, size: int) -> str:
-    """Publish a name for the new store, as process 0 of `size`, until all others acknowledge it; return the name."""
+    """Tell all other processes the name of the new store, and return the name; called by process 0.
+
+    The name is published until all processes of the group, `size` in number, have acknowledged it.
+    """
     name = uuid.uuid4().hex
     missing = set(range(1, size))
     deadline = time.monotonic() + PATIENCE
@@ -44,7 +48,7 @@ def _invite(store: Any, size: int) -> str:
 
 
 def _follow(store: Any, rank: int) -> str:
-    """Ask process 0, as the process of this rank, for the name of the new store until it answers; return the name."""
+    """Ask process 0 for the name of the new store until it answers, and return the name; `rank` is this process."""
     own = uuid.uuid4().hex
     store.set(f"pretune/call/{rank}", own)
     answer: dict[str, Any] = {"called": []}
@@ -62,7 +66,7 @@ def _has(store: Any, key: str) -> bool:
 
 
 def _pause(deadline: float, problem: str) -> None:
-    """Sleep briefly; raise an error with the description `problem` if the deadline has passed."""
+    """Sleep briefly; if the time `deadline` has passed, raise an error that describes the problem as `problem`."""
     if time.monotonic() > deadline:
         raise PretuneError(f"{problem} for {PATIENCE:.0f} s; check that all processes were started")
     time.sleep(PAUSE)

@@ -52,8 +52,9 @@ def compress(
     Parameters
     ----------
     target
-        Targets that the model must meet, all at once: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the
-        uncompressed model). Under a limit on latency or size, the most accurate model is kept; otherwise the fastest one.
+        Targets that the model must meet, all at once: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to
+        the uncompressed model). With a limit on latency or size, the most accurate model within it is kept; otherwise
+        the fastest model.
     dev
         Labeled examples to compare the candidates on.
     out

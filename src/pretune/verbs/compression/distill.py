@@ -13,12 +13,12 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def uses_predictions(o: Options) -> bool:
-    """Return whether the options `o` train the student on the teacher's predictions, not only on hidden states."""
+    """Return whether the student learns from the teacher's predictions with the options `o`, not only its states."""
     return bool(o.data or o.unlabeled or o.num_augmentations or o.alpha)
 
 
 def has_probabilities(o: Options) -> bool:
-    """Return whether the teacher in the options `o` predicts probabilities, of tokens or of classes."""
+    """Return whether the teacher in the options `o` predicts probabilities of tokens or of classes."""
     from pretune.inference.predict import find_task
     from pretune.verbs.shared_inputs import split_models
 

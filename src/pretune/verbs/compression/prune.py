@@ -12,12 +12,12 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def trains(o: Options) -> bool:
-    """Return whether the pruned model is fine-tuned, according to the command-line options `o`."""
+    """Return whether the command-line options `o` ask for fine-tuning of the pruned model."""
     return bool(o.epochs) or has_budget(o)
 
 
 def measures(o: Options) -> bool:
-    """Return whether the importance of heads and units is measured on examples, according to the options `o`."""
+    """Return whether pruning with the options `o` needs examples, to measure what is least important."""
     return bool(o.heads or o.ffn_units or (o.drop_layers or "").startswith("contributions"))
 
 
@@ -96,7 +96,8 @@ def prune(
     ffn_units
         Fraction of the hidden units of each feed-forward network to remove, the least important first.
     sparsity
-        Fraction of each weight matrix to set to zero, the smallest weights first, gradually with --epochs. Zeros are not stored.
+        Fraction of each weight matrix to set to zero, the smallest weights first; with --epochs, gradually during
+        fine-tuning. Zeros are not stored.
     vocabulary_texts
         Files, folders, or glob patterns of text; tokens that do not occur in it are removed from the vocabulary.
     text_field

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_any_folder
-from pretune.text.tokenizers.kinds import WHOLE_WORDS, Kind
+from pretune.text.tokenizers.kinds import WHOLE_WORDS, Kind, PairScore
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.results import ResultSummary
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         where=f"to subword kinds, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
+    only("pair_score", where="to the kind wordpiece", when=lambda o: o.kind == "wordpiece"),
     *CORPUS_RULES,
     out=check_any_folder,
 )
@@ -34,6 +35,7 @@ def train_tokenizer(
     vocab_size: int = 30_000,
     out: str | Path | None = None,
     lowercase: bool = False,
+    pair_score: PairScore = "frequency",
     extra_ids: int = 0,
     languages: Sequence[str] = (),
     split_by: opt.SplitBy = "auto",
@@ -44,8 +46,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer on a corpus of any size, and report how well it covers held-out text.
 
-    The sentencepiece kinds do not pre-tokenize, and write spaces as ▁. WordPiece is trained by pair frequency, as in the `tokenizers`
-    library, not by likelihood gain.
+    The sentencepiece kinds do not pre-tokenize, and write spaces as ▁. WordPiece is trained by pair frequency by default, as in the
+    `tokenizers` library.
 
     Parameters
     ----------
@@ -58,6 +60,9 @@ def train_tokenizer(
         Folder for tokenizer.json and tokenizer_config.json.
     lowercase
         Lowercase the text; accents are kept.
+    pair_score
+        What WordPiece merges first: the most frequent pair (frequency), or the one with the highest count divided by the product of
+        the counts of its parts (likelihood, as published).
     extra_ids
         Number of sentinel tokens <extra_id_0>, <extra_id_1>, … to add, for T5's span corruption.
     languages
@@ -93,6 +98,7 @@ def train_tokenizer(
             kind,
             vocab_size,
             lowercase=lowercase,
+            pair_score=pair_score,
             extra_ids=extra_ids,
             languages=languages,
             max_distinct_words=max_distinct_words,

@@ -1,1 +1,1 @@
-"""Verbs that measure: benchmark suites, comparisons, contamination, and the speed of a device."""
+"""Verbs that measure models, data, and devices: suites, perplexity, probes, attention, similarity, contamination, speed."""

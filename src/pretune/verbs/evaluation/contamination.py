@@ -31,17 +31,21 @@ def contamination(
     >>> contamination("store/", suite="glue", data="glue/")[0]["contaminated"]  # doctest: +SKIP
     0.003
     """
-    from pretune.evaluation.contamination import FEWEST, ngram_overlap, read_splits
+    from pretune.evaluation.contamination import ngram_overlap, read_splits
     from pretune.evaluation.suites.declaration import find_suite
     from pretune.runtime.errors import PretuneError
+    from pretune.text.corpus.ngram_hashes import FEWEST_WORDS
     from pretune.text.store.store import Store
 
-    if ngram_size < FEWEST:
+    if ngram_size < FEWEST_WORDS:
         raise PretuneError(
-            f"--ngram-size {ngram_size}: n-grams must have at least {FEWEST} words, as shorter ones occur in any store"
+            f"--ngram-size {ngram_size}: n-grams must have at least {FEWEST_WORDS} words, because shorter ones occur in any store; "
+            f"give {FEWEST_WORDS} or more"
         )
     splits = read_splits(find_suite(suite).select_tasks(list(tasks)), Path(data), allow_incomplete=True)
     if not splits:
-        raise PretuneError(f"{data}: this folder has no dev or test file of {suite}; give the folder of its files")
+        raise PretuneError(
+            f"{data}: this folder has no dev or test file of {suite}; give the folder with the official files of the suite"
+        )
     opened = store if isinstance(store, Store) else Store(store)
     return ResultTable("overlap", ngram_overlap(opened, splits, ngram_size), hidden=("first",))

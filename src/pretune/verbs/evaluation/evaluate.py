@@ -43,7 +43,7 @@ class SuiteResult:
 
 
 def in_several_languages(o: Options) -> bool:
-    """Return whether the suite in the command-line options `o` has tasks in several languages."""
+    """Return whether the suite in the command-line options `o` has tasks with training files in several languages."""
     from pretune.evaluation.suites.declaration import find_suite
 
     return o.suite is not None and any(task.language for task in find_suite(o.suite).tasks.values())
@@ -171,7 +171,7 @@ def evaluate(
     folders = as_path_list(data)
     if len(folders) != 1 or not Path(folders[0]).is_dir():
         named = ", ".join(map(str, folders))
-        raise PretuneError(f"{named}: not a folder; --data must name the folder with the files of {suite}")
+        raise PretuneError(f"{named} is not a folder; --data must name the folder with the files of {suite}")
     if num_seeds < 1:
         raise PretuneError(f"--num-seeds {num_seeds}: the number of seeds must be at least 1")
     if shots is not None and shots < 0:

@@ -43,7 +43,7 @@ def ask(
     model: opt.Model,
     inputs: opt.Paths = (),
     *,
-    template: str = "{text} [MASK]",
+    template: str = "",
     answers: Sequence[str] = (),
     examples: str | Path | opt.Table | None = None,
     shots: int = 1,
@@ -57,24 +57,29 @@ def ask(
     safe_csv: opt.SafeCsv = False,
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
-    """Prompt a pretrained language model with a cloze template: zero-shot, one-shot, or few-shot.
+    """Prompt a pretrained model with a cloze template: zero-shot, one-shot, or few-shot.
 
-    A masked language model chooses among single words; a generative model ranks answers of any length, or generates one.
+    A masked language model chooses among single words; a generative model ranks answers of any length, or generates
+    one. An entailment classifier chooses the answer whose hypothesis follows from the text. Without a template, an
+    encoder with examples or without a language-model head chooses the answer whose examples (or whose name) have the
+    embedding most similar to that of the text.
 
     Parameters
     ----------
     model
-        Run folder or model folder of a masked language model (BERT) or a generative model (GPT-2).
+        Run folder or model folder of a masked language model (BERT), a generative model (GPT-2), an entailment classifier, or
+        another encoder.
     inputs
         Texts to classify or complete, or files of them: .csv, .tsv, .jsonl, or .parquet.
     template
-        Prompt template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."
+        Prompt template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."; by
+        default "{text} [MASK]", and the hypothesis "This text is about [MASK]." for an entailment classifier.
     answers
         Answers to choose from, as ANSWER or LABEL:ANSWER; without them, a generative model generates the answer.
     examples
-        Labeled examples from which in-context examples are sampled, for generative models.
+        Labeled examples to sample from: in-context examples of generative models, or examples to compare embeddings with.
     shots
-        Number of in-context examples; per class, if there are answers to choose from.
+        Number of examples to sample; per class, if there are answers to choose from.
     calibrate
         Divide the probability of each answer by its probability for a content-free text (contextual calibration).
     max_new_tokens

@@ -27,8 +27,8 @@ def embed(
     """Compute an embedding for each text, in order.
 
     A model that was trained with `contrast`, or comes from sentence-transformers, uses its own pooling, normalization, prompts, and
-    maximum length. Of a .txt file, every line has an embedding, so that row i belongs to line i + 1; those of blank lines are
-    counted in a message, and meaningless.
+    maximum length. Every line of a .txt file has an embedding, so that row i belongs to line i + 1. A message
+    reports the number of blank lines, whose embeddings are meaningless.
 
     Parameters
     ----------

@@ -11,12 +11,12 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def samples(o: Options) -> bool:
-    """Return whether tokens are sampled, according to the command-line options `o`."""
+    """Return whether the command-line options `o` turn sampling on."""
     return (o.temperature, o.top_k, o.top_p) != (None, None, None)
 
 
 def takes_languages(o: Options) -> bool:
-    """Return whether the model in the options `o` takes tokens for its source and target language."""
+    """Return whether the model in the options `o` uses tokens that name the source and the target language."""
     from pretune.models.hf_config import read_config
     from pretune.models.name_resolution import find_folder
 
@@ -28,6 +28,7 @@ def takes_languages(o: Options) -> bool:
     only("seed", where="to sampling (--temperature, --top-k or --top-p)", when=samples),
     only("length_penalty", where="to beam search (--num-beams 2 or more)", when=lambda o: o.num_beams > 1),
     only("max_new_tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
+    only("score", where="without --choices, among which the texts are", when=lambda o: not o.choices),
     only("language_pair", where="to models that take language tokens, such as mBART", when=takes_languages),
     common=(
         "prompts",
@@ -39,6 +40,7 @@ def takes_languages(o: Options) -> bool:
         "stop",
         "choices",
         "stream",
+        "score",
         "seed",
         "device",
     ),
@@ -59,6 +61,7 @@ def generate(
     choices: Sequence[str] = (),
     language_pair: str = "",
     stream: bool = False,
+    score: bool = False,
     seed: opt.Seed = 0,
     device: opt.Device = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
@@ -95,18 +98,22 @@ def generate(
     stream
         Print each text to stderr while it is generated, one prompt at a time.
 
+    score
+        Measure how repetitive and diverse the generated texts are: distinct-n, repeated 4-grams, self-BLEU.
+
     Examples
     --------
     >>> generate("runs/mine", ["Once upon a time"], temperature=0.8, top_p=0.9, seed=1)[0]["text"]  # doctest: +SKIP
     """
     from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
     from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
+    from pretune.metrics.diversity import diversity_metrics, repetition_rate
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import stream_text
     from pretune.verbs.shared_inputs import job_options, open_reference
 
     if not prompts:
-        raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
+        raise PretuneError('there is no prompt; give a prompt, or "" to generate from the beginning')
     given = job_options(GenerationConfig, locals()) | {"stop": tuple(stop), "choices": tuple(choices)}
     how = GenerationConfig(**given)
     reference = open_reference(model)
@@ -119,4 +126,9 @@ def generate(
         rows = [stream_text(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
     else:
         rows = writer.generate(prompts, how)
-    return ResultTable("texts", rows, hidden=("prompt", "continuation"))
+    facts: dict[str, float] = {}
+    if score:
+        added = [row.get("continuation", row["text"]) for row in rows]
+        rows = [{**row, "repetition_4": repetition_rate(text)} for row, text in zip(rows, added, strict=True)]
+        facts = diversity_metrics(added)
+    return ResultTable("texts", rows, hidden=("prompt", "continuation"), facts=facts)

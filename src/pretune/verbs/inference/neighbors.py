@@ -12,7 +12,9 @@ from pretune.verbs.verb import only, verb
 
 @verb(
     only("occurrences", where="without a context", when=lambda o: not o.context),
+    only("layer", where="without --all-layers", when=lambda o: not o.all_layers),
     *reading_rules("split_by", "text_field", "encoding_errors", files=lambda o: o.corpus, of=" of --corpus"),
+    common=("word", "context", "corpus", "occurrences", "top_k", "layer", "all_layers", "max_words", "language"),
 )
 def neighbors(
     model: opt.Model,
@@ -22,7 +24,8 @@ def neighbors(
     corpus: opt.Paths = (),
     occurrences: int = 3,
     top_k: int = 10,
-    layer: int = -1,
+    layer: int | None = None,
+    all_layers: bool = False,
     max_words: int = 20_000,
     language: opt.Language = "en",
     split_by: opt.SplitBy = "auto",
@@ -49,7 +52,9 @@ def neighbors(
     top_k
         Number of neighbors to show.
     layer
-        Layer to compare: 0 for the embeddings, which do not depend on the context, -1 for the top layer.
+        Layer to compare: 0 for the embeddings, which do not depend on the context; the top layer by default.
+    all_layers
+        Compare every layer, to see where the context changes the neighbors.
     max_words
         Maximum number of words of the corpus to read.
 
@@ -70,6 +75,7 @@ def neighbors(
         document.text
         for document in read_documents(files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors)
     )
-    options: dict[str, Any] = {"top_k": top_k, "layer": layer, "max_words": max_words, "occurrences": occurrences}
+    options: dict[str, Any] = {"top_k": top_k, "max_words": max_words, "occurrences": occurrences}
+    options["layer"] = None if all_layers else -1 if layer is None else layer
     options |= {"language": language, "ignore_mismatched": ignore_mismatched}
     return ResultTable("neighbors", find_neighbors(open_reference(model), word, context or None, documents, **options))

@@ -15,7 +15,7 @@ SHOWN = 20  # rows of a file that are printed in the terminal
 
 
 def has_classes(o: Options) -> bool:
-    """Return whether the model in the options `o` has a task with classes, and so class probabilities."""
+    """Return whether the model in the options `o` predicts classes, and therefore class probabilities."""
     from pretune.inference.predict import find_task
     from pretune.verbs.shared_inputs import split_models
 
@@ -23,11 +23,24 @@ def has_classes(o: Options) -> bool:
     return bool(task.labels) and task.output_per != "text"
 
 
+def has_threshold(o: Options) -> bool:
+    """Return whether the model in the options `o` predicts a label if its probability is above a threshold.
+
+    This holds for multi-label and for binary classification.
+    """
+    from pretune.inference.predict import find_task
+    from pretune.verbs.shared_inputs import split_models
+
+    _, task = find_task(split_models(o.model, o.inputs)[0][0], o.task)
+    return task.has_option("threshold") and (task.multi_label or len(task.labels) == 2)
+
+
 @verb(
     COLUMNS_RULE,
     only("score", where="to files with labels", when=reads_files),
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),
+    only("threshold", where="to two classes or several labels per text", when=has_threshold),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     common=("inputs", "text", "pair", "probabilities", "out", "processes"),
     out=check_new_file,
@@ -42,6 +55,7 @@ def predict(
     label: str | None = None,
     columns: opt.Columns = None,
     probabilities: bool = False,
+    threshold: float | None = None,
     score: bool = False,
     out: str | Path | None = None,
     safe_csv: opt.SafeCsv = False,
@@ -65,6 +79,9 @@ def predict(
         Column with the label, for --score.
     probabilities
         Add one column per class with its probability.
+    threshold
+        Minimum probability at which a label, or the second of two classes, is predicted, instead of the model's own
+        threshold.
     score
         Compare the predictions with the labels in the files, and report the metrics of each run and of their ensemble.
     out
@@ -78,7 +95,7 @@ def predict(
     """
     from contextlib import ExitStack
 
-    from pretune.inference.ensemble import predict_excerpts, shared_task
+    from pretune.inference.ensemble import predict_excerpts, shared_task, with_threshold
     from pretune.inference.predict import blank_predictions, report_blank, texts_as_excerpt
     from pretune.inference.prediction_table import PredictionColumns, ScoreTable, read_file_excerpts
     from pretune.metrics import positive_class
@@ -116,6 +133,8 @@ def predict(
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
+            if threshold is not None:
+                answers = with_threshold(shared_task(runs, task), answers, threshold)
             write(beside(part, blank_predictions(answers.combined, answers.blank), answers.lines))
             if score:
                 scores.add(part.file, answers)

@@ -23,9 +23,10 @@ def search(
 ) -> ResultTable:
     """Find the texts whose embeddings are most similar to that of a query, best first.
 
-    Embeddings are compared by their cosine, or as the model defines it (sentence-transformers); prompts of the model for queries
-    and documents are used. Blank lines are skipped. Each result has the number of its line (in a .parquet file, of its row; in
-    a list, its position from 1), and its file if there are several.
+    Embeddings are compared by their cosine, or with the similarity function of a sentence-transformers model; the
+    model's prompts for queries and documents are used, if it has any. Blank lines are skipped. Each result has the
+    number of its line (in a .parquet file, of its row; in a list, its position from 1), and its file if there are
+    several.
 
     Parameters
     ----------
@@ -50,8 +51,8 @@ def search(
     sources = read_texts(inputs, text)
     files = list(dict.fromkeys(source.file for source in sources))
     if not any(source.text.strip() for source in sources):
-        where = f"{files[0]}: the file has" if files[0] else "the inputs have"
-        raise PretuneError(f"{where} only blank texts; give texts to search")
+        where = f"{files[0]}: " if files[0] else ""
+        raise PretuneError(f"{where}all texts are blank; give texts with words")
     found = search_texts(
         open_reference(model), queries, [source.text for source in sources], top_k, pooling, ignore_mismatched
     )

@@ -109,7 +109,7 @@ def translate(
 
 
 def read_texts(inputs: Sequence[Any], text: str | None) -> list[str]:
-    """Return the texts of the inputs: texts as they are, lines of .txt files, and the text column of tables."""
+    """Return all texts of the inputs: plain texts, the lines of .txt files, and the text column of tables."""
     from pretune.text.corpus.files import file_format, read_lines
     from pretune.text.examples.labeled import FORMATS, read_labeled
 
@@ -120,7 +120,7 @@ def read_texts(inputs: Sequence[Any], text: str | None) -> list[str]:
         if kind == ".txt" and (isinstance(given, Path) or path.is_file()):
             found += [line for _, line in read_lines(path)]
         elif kind in FORMATS and (isinstance(given, Path) or path.is_file()):
-            found += read_labeled(path, {"text": text} if text else {}, labels=False).texts
+            found += read_labeled(path, {"text": text} if text else {}, labels=False, pairs=False).texts
         else:
             found.append(str(given))
     return found

@@ -1,4 +1,4 @@
-"""The `export` verb: write a model for transformers, sentence-transformers, ONNX Runtime, or as a single Python file."""
+"""The `export` verb: write a model for transformers, sentence-transformers, ONNX Runtime, torch, or as a single Python file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import only, verb
 
+GRAPHS = ("onnx", "ort")  # formats that ONNX Runtime reads
+
 
 @verb(
     only(
         "dtype",
+        where="with --format hf, sentence-transformers, onnx, or ort",
+        when=lambda o: o.format not in ("torch", "single-file"),
+    ),
+    only(
         "max_shard_size",
-        where="with --format hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
-        when=lambda o: o.format not in ("onnx", "single-file"),
+        where="with --format hf or sentence-transformers",
+        when=lambda o: o.format in (None, "hf", "sentence-transformers"),
     ),
     only(
         "pooling",
@@ -36,21 +42,22 @@ def export(
     model: opt.Model,
     *,
     out: str | Path,
-    format: Literal["hf", "sentence-transformers", "onnx", "single-file"] | None = None,
+    format: Literal["hf", "sentence-transformers", "onnx", "ort", "torch", "single-file"] | None = None,
     head: str | None = None,
     pooling: opt.Pooling = None,
     normalize: bool = False,
     max_length: int | None = None,
     license: str | None = None,
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    dtype: Literal["float32", "bfloat16", "float16", "int8"] = "float32",
     max_shard_size: str | None = None,
     new_tokenizer: str | Path | None = None,
     max_positions: int | None = None,
     position_init: Literal["copy", "interpolate"] = "copy",
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultSummary:
-    """Export a model to a folder: for transformers, sentence-transformers, or ONNX Runtime, or as a single Python file.
+    """Export a model to a folder: for transformers, sentence-transformers, ONNX Runtime, or torch, or as a single Python file.
 
+    The exported model is loaded again and compared with the original on texts, one and many, before the command reports success.
     --new-tokenizer replaces the vocabulary, and --max-positions extends the maximum length; train the result further with adapt,
     pretrain, or finetune.
 
@@ -60,8 +67,9 @@ def export(
         Folder to write.
     format
         hf: config.json and model.safetensors, as on the Hugging Face Hub; sentence-transformers: the same with pooling modules; onnx: a
-        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune; single-file:
-        model.py, one readable file that runs the model with torch and tokenizers alone. By default sentence-transformers for models
+        graph with the outputs last_hidden_state and, for a task or language model, logits, which also works with pretune; ort: the same
+        in the format of ONNX Runtime's mobile builds; torch: the same as a program of torch.export (.pt2); single-file: model.py, one
+        readable file that runs the model with torch and tokenizers alone. By default sentence-transformers for models
         that were trained with contrast, and hf for all others.
     head
         Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
@@ -72,7 +80,7 @@ def export(
     license
         License for the model card, such as apache-2.0; by default that of the source's card, if it has one.
     dtype
-        Data type of the weights.
+        Data type of the weights. int8 is for onnx and ort; to compare such a model with the original, use quantize.
     max_shard_size
         Maximum size of a weight file, e.g. 2GB; larger models are split.
     new_tokenizer
@@ -95,8 +103,10 @@ def export(
     from pretune.models.loading import load
     from pretune.models.model_card import write_card
     from pretune.models.name_resolution import find_folder
+    from pretune.models.reload_check import check_reloaded
     from pretune.models.weight_files import parse_size
     from pretune.objectives import Task
+    from pretune.runtime.progress import log_info
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.verbs.shared_inputs import model_reference
 
@@ -109,9 +119,15 @@ def export(
         format = "sentence-transformers" if gives_vectors(loaded, head) else "hf"
     if format != "sentence-transformers" and (pooling is not None or normalize or max_length is not None):
         raise PretuneError(
-            "--pooling, --normalize and --max-length apply only with --format sentence-transformers; leave them out"
+            "--pooling, --normalize and --max-length apply only with --format sentence-transformers; leave these options "
+            "out, or choose this format"
         )
-    if format not in ("onnx", "single-file") and not loaded.family.in_transformers:
+    if (dtype == "int8") != (format in GRAPHS and dtype != "float32"):
+        raise PretuneError(
+            f"--dtype {dtype} does not apply with --format {format}; "
+            f"choose {'float32 or int8' if format in GRAPHS else 'float32, bfloat16, or float16'}"
+        )
+    if format in ("hf", "sentence-transformers") and not loaded.family.in_transformers:
         raise PretuneError(
             f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
@@ -143,20 +159,32 @@ def export(
         trained = stored_objectives(reference)
         facts = export_single_file(loaded, out, trained.objectives if trained is not None else (), head, license)
         return ResultSummary({**facts, **report})
-    if format == "onnx":
+    if format in (*GRAPHS, "torch"):
+        from pretune.compression.onnx_int8 import quantize_graph_dynamic
         from pretune.models.checkpoint_heads import stored_objectives
         from pretune.models.onnx_export import export_graph
+        from pretune.models.torch_export import export_program
 
         trained = stored_objectives(reference)
         parts = trained.objectives if trained is not None else []
         tasks = [part for part in parts if isinstance(part, Task) and part.name in loaded.root.heads]
-        facts = export_graph(loaded, out, tasks)
+        if format == "torch":
+            facts = export_program(loaded, out, tasks)
+        else:
+            quantize = quantize_graph_dynamic if dtype == "int8" else None
+            facts = export_graph(loaded, out, tasks, quantize=quantize, mobile=format == "ort")
+        if loaded.bag_of_words is not None:
+            share = f"{loaded.bag_of_words.share:.0%}"
+            log_info(
+                f"{out}: the graph is the network alone; pretune averages its predictions with a bag of words ({share})"
+            )
         write_card(
             out, history(source, whole=not report and head is None), exported=True, source=source, license=license
         )
         return ResultSummary({**facts, "files": sorted(file.name for file in out.iterdir()), **report})
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
+    check_reloaded(loaded, out, kind)
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
     its |= own if format == "sentence-transformers" else set()
     left = [name for name in heads if name not in sharing(heads, its)] if head is None else []
@@ -172,13 +200,21 @@ def export(
         "files": sorted(file.name for file in out.iterdir()),
     }
     facts |= {"dropped_heads": left} if left else {}
+    if left:
+        log_info(
+            f"{reference}: the class {name} of `transformers` has no head for {', '.join(left)}, so the exported model lacks it; "
+            "--format onnx keeps it, and so does a model of `pretune finetune --strategy full`"
+        )
     return ResultSummary(
         {**facts, **({"randomly_initialized": loaded.untrained} if loaded.untrained else {}), **report}
     )
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return the run folder's training history, or None; without dev scores if the model was changed (not `whole`)."""
+    """Return the training history of a run folder, or None for other folders.
+
+    `whole` is false if the exported model was changed; then the dev scores of the original are left out.
+    """
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
@@ -188,13 +224,16 @@ def history(source: Path, whole: bool) -> Any:
 
 
 def gives_vectors(model: Any, head: str | None) -> bool:
-    """Return whether a model's only head computes text embeddings, and `head`, if given, is that head."""
+    """Return whether a model's only head computes text embeddings; `head`, unless None, must name this head."""
     vectors = model.embedding_head
     return vectors is not None and len(model.root.heads) == 1 and head in (None, vectors[0])
 
 
 def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | None, normalize: bool) -> None:
-    """Replace a model's heads by one for text embeddings: its existing one, or a pooling of the top layer."""
+    """Replace all heads of a model by one for text embeddings: its existing one, or a pooling of the top layer.
+
+    `head` is the value of --head, and `reference` names the model in error messages.
+    """
     from torch import nn
 
     from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
@@ -203,7 +242,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
     name, own = model.embedding_head or ("", None)
     if head is not None and head != name:
-        raise PretuneError(f"--head {head}: sentence-transformers folders have no such head; use --format hf")
+        raise PretuneError(f"--head {head}: a sentence-transformers folder cannot contain this head; use --format hf")
     if any(
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
@@ -222,7 +261,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
 
 def sharing(heads: Any, names: set[str]) -> list[str]:
-    """Return the heads in `names`, and those that share a module with one of them (tlm and mlm share a head)."""
+    """Return the names of the heads in `names`, and of other heads that are the same module, as tlm and mlm are."""
     return [name for name in heads if any(heads[name] is heads[other] for other in names & heads.keys())]
 
 

@@ -49,7 +49,8 @@ def import_model(
     if source.is_dir():
         if not is_published(source):
             raise PretuneError(
-                f"{source}: this folder has no ELMo checkpoint (options.json and *.hdf5); give such a folder, or a file of word vectors"
+                f"{source}: this folder has no ELMo checkpoint (options.json and *.hdf5); give a folder with these files, or a file of word "
+                "vectors"
             )
         known = [] if vocab_file is None else read_text(Path(vocab_file)).split("\n")
         tokenizer = word_level_tokenizer([word for word in known if word and not word.isspace()], spelled=True)

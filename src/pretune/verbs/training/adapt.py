@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     NO_ROW_KEYS,
     LANGUAGE_RULE,
     *DATA_RULES,
-    common=("objective", "language", "steps", "tokens", "seconds", "seed", "resume", "device"),
+    common=("objective", "language", "steps", "tokens", "seconds", "lr", "seed", "resume", "device"),
     out=check_run_folder,
 )
 def adapt(
@@ -36,6 +36,7 @@ def adapt(
     schedule: opt.ScheduleSettings = None,
     batch: opt.TextBatch = None,
     monitor: opt.TextMonitor = None,
+    callbacks: opt.Callbacks = (),
     seed: opt.Seed = 0,
     deterministic: opt.Deterministic = False,
     resume: opt.Resume = False,
@@ -45,7 +46,7 @@ def adapt(
     """Continue pretraining a model on your own text, and compare it with the original.
 
     Some documents (or passages, if there are few documents) are held out; the loss on them and predictions for masked words are
-    reported before and after. The default budget is five minutes of training; reading the text and evaluating come on top.
+    reported before and after. The default budget is five minutes of training; reading the text and evaluation take extra time.
 
     Parameters
     ----------
@@ -61,6 +62,7 @@ def adapt(
     True
     """
     from pretune.models.name_resolution import find_folder
+    from pretune.training.callbacks import find_callbacks
     from pretune.training.jobs import adapting, pretraining_settings
     from pretune.training.run_folder import check_same_recipe
     from pretune.verbs.shared_inputs import job_options, model_reference, store_and_paths
@@ -68,7 +70,8 @@ def adapt(
     reference = model_reference(model)
     folder = str(find_folder(reference))  # refuses a preset, which has no weights to continue from
     store, paths = store_and_paths(data)
-    given = job_options(pretraining_settings.PretrainingJob, locals()) | {"tokenizer": folder}
+    given = job_options(pretraining_settings.PretrainingJob, locals())
+    given |= {"tokenizer": folder, "callbacks": find_callbacks(callbacks)}
     settings = pretraining_settings.resolve_pretraining(
         reference, paths, out, given, seed, device, adapting.default_settings(budget)
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 from pretune.runtime.output_paths import check_run_folder
 from pretune.verbs import options as opt
@@ -13,10 +15,17 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def several_tasks(o: Options) -> bool:
-    """Return whether --train in the options `o` names the files of several tasks."""
+    """Return whether --train in the options `o` has files by task (NAME=FILE)."""
     from pretune.verbs.shared_inputs import parse_task_files
 
     return isinstance(parse_task_files(o.train), Mapping)
+
+
+def sets_training(o: Options) -> bool:
+    """Return whether the options `o` determine how to train, so that the default is not to compare strategies."""
+    settings = (o.epochs, o.budget, o.optimizer, o.schedule, o.monitor, o.num_seeds, o.unlabeled, o.shots)
+    sized = o.batch is not None and o.batch.size is not None
+    return sized or bool(o.learning_curve) or o.scratch_baseline or any(value is not None for value in settings)
 
 
 @verb(
@@ -53,7 +62,25 @@ def several_tasks(o: Options) -> bool:
         where="to several seeds, --learning-curve or --scratch-baseline",
         when=lambda o: o.num_seeds != 1 or o.learning_curve or o.scratch_baseline,
     ),
-    common=("dev", "text", "pair", "label", "objective", "strategy", "epochs", "num_seeds", "seed", "device"),
+    only("metric", "metrics", where="to one task", when=lambda o: not several_tasks(o)),
+    only(
+        "effort",
+        where="to the comparison of strategies, without --strategy and training settings such as --epochs",
+        when=lambda o: o.strategy in (None, "auto") and not several_tasks(o) and not sets_training(o),
+    ),
+    common=(
+        "dev",
+        "text",
+        "pair",
+        "label",
+        "objective",
+        "strategy",
+        "effort",
+        "epochs",
+        "lr",
+        "num_seeds",
+        "device",
+    ),
     out=check_run_folder,
 )
 def finetune(
@@ -68,14 +95,20 @@ def finetune(
     columns: opt.Columns = None,
     drop_invalid: opt.DropInvalid = False,
     objective: opt.Objective = "classify",
-    strategy: opt.Strategy = "full",
+    threshold: float | None = None,
+    class_weight: opt.ClassWeight = None,
+    metric: opt.Metric = None,
+    metrics: Sequence[str] | Mapping[str, Callable[[Sequence[Any], Sequence[Any]], float]] = (),
+    strategy: opt.Strategy = None,
+    effort: Literal["quick", "normal", "thorough"] = "normal",
     task_sampling: str = "proportional",
-    epochs: opt.Epochs = 3.0,
+    epochs: opt.SuitableEpochs = None,
     budget: opt.Limits = None,
     optimizer: opt.OptimizerSettings = None,
     schedule: opt.ScheduleSettings = None,
     batch: opt.RowBatch = None,
     monitor: opt.RowMonitor = None,
+    callbacks: opt.Callbacks = (),
     shots: int | None = None,
     unlabeled: str | Path | opt.Table | None = None,
     confidence_threshold: float = 0.9,
@@ -104,8 +137,8 @@ def finetune(
     Parameters
     ----------
     train
-        Labeled training examples: .csv, .tsv, .jsonl, or .parquet; for tagging also CoNLL columns or .conllu; for question answering
-        also SQuAD's .json. For several tasks, NAME=FILE for each.
+        Labeled training examples: .csv, .tsv, .jsonl, or .parquet; for tagging also CoNLL columns, .conllu, or a
+        folder of brat; for question answering also SQuAD's .json. For several tasks, NAME=FILE for each.
     dev
         Labeled examples to evaluate on; for several tasks, NAME=FILE for each. By default a fifth of the training examples is held
         out, if there are at least 50.
@@ -115,6 +148,15 @@ def finetune(
         Column with the second text of a pair: for question answering the passage.
     label
         Column with the label: for tagging the tags, for question answering the answer. Unnamed columns are numbered from 1.
+    threshold
+        Minimum probability of a label in multi-label classification, or of the second of two classes, to be predicted; for question
+        answering the margin of "no answer". Short for a threshold in --objective.
+    metrics
+        Further metrics to report, by the names under which they are registered; in Python also a mapping from names to functions
+        (gold, predicted) -> float.
+    effort
+        How much to compare with --strategy auto. quick: a bag of words and frozen features, in seconds; normal: contrastive tuning and
+        full fine-tuning too, about two minutes on two cores for 200 short texts; thorough: lower rates and LoRA too.
     task_sampling
         How several tasks are sampled: proportional to their size, uniform, temperature(2), or annealed(0.2).
     shots
@@ -145,25 +187,38 @@ def finetune(
     >>> task = finetune("runs/mine", "train.csv", dev="dev.csv", out="runs/task")  # doctest: +SKIP
     >>> task.predict(["a delightful film"])  # doctest: +SKIP
     """
+    from pretune.evaluation.baseline_comparison import compare_run, log_closing_lines
     from pretune.evaluation.learning_curve import check_sizes, run_learning_curve
     from pretune.evaluation.task_report import write_report
+    from pretune.metrics.custom import find_metrics
+    from pretune.objectives import add_task_options
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info
+    from pretune.training.callbacks import find_callbacks
     from pretune.training.jobs.finetuning import FinetuningJob, read_task_data, resolve_finetuning
+    from pretune.training.jobs.finetuning_strategies import AUTO
     from pretune.training.jobs.multitask import finetune_tasks, read_tasks
     from pretune.training.jobs.self_training import self_train
     from pretune.training.jobs.several_seeds import finetune_seeds
+    from pretune.training.jobs.strategy_search import auto_obstacle, compare_strategies, explain_full
     from pretune.training.run_folder import check_same_recipe
     from pretune.verbs.shared_inputs import (
         as_path_list,
         columns_by_role,
         job_options,
         model_reference,
+        parse_class_weight,
         parse_task_files,
     )
 
+    trains_once = sets_training(SimpleNamespace(**locals()))  # type: ignore[arg-type]
+    strategy = strategy or ("full" if trains_once else AUTO)
+    task_options = {"threshold": threshold, "class_weight": parse_class_weight(class_weight)}
     given = job_options(FinetuningJob, locals())
     given |= {
+        "objective": add_task_options(objective, {k: v for k, v in task_options.items() if v is not None}),
+        "metrics": find_metrics(metrics),
+        "callbacks": find_callbacks(callbacks),
         "train": parse_task_files(train),
         "dev": parse_task_files(dev) if dev is not None else None,
         "out": Path(out),
@@ -174,8 +229,22 @@ def finetune(
     del given["model"]
     plan = resolve_finetuning(model_reference(model), given)
     material: Any
-    check_same_recipe(plan.out, plan.recipe())
-    if isinstance(plan.train, Mapping):
+    compared = None
+    if plan.strategy == AUTO:
+        obstacle = "training settings are given" if trains_once else ""
+        if not obstacle:
+            obstacle = "there are several tasks" if isinstance(plan.train, Mapping) else auto_obstacle(plan)
+        if not obstacle:
+            check_same_recipe(plan.out, plan.recipe())
+            compared = compare_strategies(plan, resume)
+        if compared is None:
+            explain_full(obstacle)
+            plan = replace(plan, strategy="full")
+    if compared is None:
+        check_same_recipe(plan.out, plan.recipe())
+    if compared is not None:
+        run, material = compared
+    elif isinstance(plan.train, Mapping):
         material = read_tasks(plan)
         run = finetune_seeds(plan, material, resume, finetune_tasks)
     elif isinstance(plan.dev, Mapping):
@@ -191,6 +260,8 @@ def finetune(
         run = finetune_seeds(plan, material, resume)
         if learning_curve or scratch_baseline:
             run_learning_curve(plan, material, run, learning_curve, scratch_baseline)
-    if report and (page := write_report(run, material)):
+    comparisons = compare_run(run, material)
+    if report and (page := write_report(run, comparisons)):
         log_info(f"the report is in {page}")
+    log_closing_lines(comparisons)
     return run

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def needs_tokenizer(o: Options) -> bool:
-    """Return whether some of the data in the options `o` is not tokenized yet."""
+    """Return whether some of the data in the options `o` are texts, not token stores, so that a tokenizer is needed."""
     return not paths(o.data) or bool(data_files(o))
 
 
 def has_weights(o: Options) -> bool:
-    """Return whether the options `o` load weights, those of the model or of --init-from."""
+    """Return whether training with the options `o` starts from weights: those of the model or of --init-from."""
     return o.init_from is not None or not starts_from_preset(o)
 
 
 def in_parallel(o: Options) -> bool:
-    """Return whether `torchrun` started this process; the command-line options `o` are not used."""
+    """Return whether `torchrun` started this process, whatever the command-line options `o` are."""
     return "RANK" in os.environ
 
 
@@ -59,6 +59,7 @@ def pretrain(
     schedule: opt.ScheduleSettings = None,
     batch: opt.TextBatch = None,
     monitor: opt.TextMonitor = None,
+    callbacks: opt.Callbacks = (),
     seed: opt.Seed = 0,
     init_from: str | Path | opt.ModelHandle | None = None,
     deterministic: opt.Deterministic = False,
@@ -104,12 +105,14 @@ def pretrain(
     --------
     >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
     """
+    from pretune.training.callbacks import find_callbacks
     from pretune.training.jobs import pretraining, pretraining_settings
     from pretune.training.run_folder import check_same_recipe
     from pretune.verbs.shared_inputs import job_options, model_reference, store_and_paths
 
     store, texts = store_and_paths(data)
-    given = job_options(pretraining_settings.PretrainingJob, locals()) | {"scale_to": scale_to}
+    given = job_options(pretraining_settings.PretrainingJob, locals())
+    given |= {"scale_to": scale_to, "callbacks": find_callbacks(callbacks)}
     plan = pretraining_settings.resolve_pretraining(model_reference(model), texts, out, given, seed, device)
     check_same_recipe(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)

@@ -34,6 +34,9 @@ def tune(
     columns: opt.Columns = None,
     drop_invalid: opt.DropInvalid = False,
     objective: opt.Objective = "classify",
+    threshold: float | None = None,
+    class_weight: opt.ClassWeight = None,
+    metric: opt.Metric = None,
     strategy: str | None = None,
     epochs: float | None = None,
     optimizer: opt.OptimizerSettings = None,
@@ -64,6 +67,8 @@ def tune(
         Maximum number of trials.
     max_seconds
         Time limit in seconds; no trial is started that would exceed it.
+    threshold
+        Minimum probability of a label in multi-label classification, or of the second of two classes, to be predicted.
     strategy
         Which parameters are trained, as in `pretune finetune`, instead of searching the number of layers.
     epochs
@@ -86,14 +91,15 @@ def tune(
     from contextlib import nullcontext
     from dataclasses import asdict, replace
 
-    from pretune.objectives import parse_objective
+    from pretune.objectives import add_task_options, parse_objective
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.process_pool import device_pool
     from pretune.training.jobs.finetuning import find_task
+    from pretune.training.jobs.finetuning_defaults import finetuning_defaults
     from pretune.training.jobs.hyperparameter_search import BEST, HyperparameterSearch
     from pretune.training.jobs.search_space import count_layers, make_space
     from pretune.training.run_folder import check_same_recipe, start_run
-    from pretune.verbs.shared_inputs import as_path, columns_by_role, model_reference
+    from pretune.verbs.shared_inputs import as_path, columns_by_role, model_reference, parse_class_weight
     from pretune.verbs.training.finetune import finetune
 
     if num_trials is None and max_seconds is None:
@@ -104,10 +110,12 @@ def tune(
     given: dict[str, Any] = {
         "lr": rates.lr, "epochs": epochs, "batch": steps.size, "layers": strategy, "layer_decay": rates.layer_decay,
     }  # fmt: skip
-    space, usual = make_space(layers, given)
+    space, usual = make_space(layers, given, finetuning_defaults(reference).sections["optimizer"]["lr"])
+    task_options = {"threshold": threshold, "class_weight": parse_class_weight(class_weight)}
+    objective = add_task_options(objective, {k: v for k, v in task_options.items() if v is not None})
     common: dict[str, Any] = {
         "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_invalid": drop_invalid, "schedule": schedule, "monitor": monitor,
-        "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "ignore_mismatched": ignore_mismatched,
+        "metric": metric, "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "ignore_mismatched": ignore_mismatched,
     }  # fmt: skip
 
     def attempt(chosen: dict[str, Any], folder: Path) -> opt.Run:
@@ -142,7 +150,7 @@ def tune(
     check_same_recipe(out, recipe)
     task = find_task(parse_objective(objective, drop_invalid=drop_invalid))
     examples = task.read(as_path(train), columns_by_role(columns, text=text, pair=pair, label=label))
-    search = HyperparameterSearch(out, space, usual, task.fit(examples).primary_metric, seed)
+    search = HyperparameterSearch(out, space, usual, metric or task.fit(examples).primary_metric, seed)
     new = not out.exists()
     start_run(out, "tune", recipe, resume=True)
     pool = None

@@ -1,0 +1,94 @@
+"""Fit the output layer of a task's head by logistic or ridge regression on the pooled vectors of the training examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.models.length_bucketing import batches_by_length
+from pretune.models.model import Model
+from pretune.objectives.objective import Data
+from pretune.objectives.task import Task
+from pretune.objectives.tasks.classify import ClassifyHead, one_per_example
+from pretune.objectives.tasks.layer_features import FeatureBackbone, LayerFeaturesHead
+from pretune.runtime.arrays import Array
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.examples.splits import assign_folds
+from pretune.training.jobs.linear_models import Kind, cross_validate, fit_standardized
+
+FOLDS = 5
+FEWEST_ROWS = 10  # below which the regularization is not chosen by cross-validation
+DEFAULT_STRENGTH = 0.01
+
+
+def head_parts(model: Model, task: Task) -> tuple[Any, ClassifyHead]:
+    """Return the backbone of a model and the head of a task.
+
+    An error is raised if the head is not a single linear layer with a bias.
+    """
+    head: Any = model.root.heads[task.name]
+    backbone: Any = model.root.backbone
+    if isinstance(head, LayerFeaturesHead):
+        backbone, head = FeatureBackbone(backbone, head.features), head.head
+    plain = isinstance(head, ClassifyHead) and head.hidden is None and head.attention is None
+    if not plain or not isinstance(head.output, torch.nn.Linear) or head.output.bias is None:
+        raise PretuneError(
+            f"the head of the task {task.name} is not a single linear layer, so it cannot be fitted by regression; "
+            "use an objective such as `classify on last`, or another strategy"
+        )
+    return backbone, head
+
+
+@torch.no_grad()
+def pooled_vectors(model: Model, task: Task, rows: LabeledRows, length: int, device: torch.device) -> Array:
+    """Return the inputs of the output layer of a task's head, one vector per example, (rows, width)."""
+    backbone, head = head_parts(model, task)
+    model.root.to(device).eval()
+    tokenizer = model.require_tokenizer()
+    arrangement = task.tokenize_examples(Data(tokenizer, model.family.template, rows=rows), length)
+    found: dict[int, Array] = {}
+    for batch in batches_by_length(arrangement, lambda sequences: task.corrupt(sequences, tokenizer, EpochRandom(0))):
+        moved = batch.to(device)
+        vectors = head.pooled(backbone(*moved.packed).last, moved.packed[-1])
+        found |= zip(batch.rows.tolist(), vectors.float().cpu().numpy(), strict=False)  # filler has no row
+    return one_per_example([found[number] for number in range(len(arrangement))], arrangement).astype(np.float64)
+
+
+def regression_targets(task: Any, rows: LabeledRows) -> tuple[Array, Kind, int, Array | None]:
+    """Return what a linear model needs to learn a task from labeled rows.
+
+    These are the targets, their kind ("classes", "labels", or "number"), the number of outputs, and the weight of
+    each row or None.
+    """
+    own = task.unwrapped
+    if not own.labels:
+        standardized = (np.array(rows.labels, dtype=np.float64) - own.mean) / own.deviation
+        return standardized, "number", 1, None
+    targets = own.encode_labels(rows)
+    if own.multi_label:
+        return targets, "labels", len(own.labels), None
+    weights = np.array(own.label_weights)[targets] if own.label_weights else None
+    return targets, "classes", len(own.labels), weights
+
+
+@torch.no_grad()
+def fit_head(model: Model, task: Task, rows: LabeledRows, length: int, device: torch.device, seed: int = 0) -> float:
+    """Fit the output layer of a task's head to labeled rows by logistic or ridge regression.
+
+    Returned is the regularization strength that cross-validation chose.
+    """
+    output: Any = head_parts(model, task)[1].output
+    vectors = pooled_vectors(model, task, rows, length, device)
+    targets, kind, outputs, weights = regression_targets(task, rows)
+    strength = DEFAULT_STRENGTH
+    if len(rows) >= FEWEST_ROWS:
+        folds = assign_folds(rows, FOLDS, seed)
+        strength = cross_validate(vectors, targets, kind, outputs, folds, weights=weights).strength
+    fitted = fit_standardized(vectors, targets, kind, outputs, strength, weights)
+    output.weight.copy_(torch.from_numpy(fitted.weight.T))
+    output.bias.copy_(torch.from_numpy(fitted.bias))
+    return strength
