@@ -82,6 +82,8 @@ class ServedModel:
         except BaseException:
             await worker.close()
             raise
+        # A folder that was away at first, while it was being replaced, has no signature; the worker has read it since.
+        signature = signature or model_signature(self.reference)
         old, self.worker, self.facts, self.files = self.worker, worker, facts, files
         self.version += signature != self._signature or not self.version
         self._signature = signature
