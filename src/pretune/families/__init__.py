@@ -23,6 +23,7 @@ from pretune.families.encoders.ernie import ERNIE
 from pretune.families.encoders.longformer import LONGFORMER
 from pretune.families.encoders.modernbert import MODERNBERT
 from pretune.families.encoders.mpnet import MPNET
+from pretune.families.encoders.nezha import NEZHA
 from pretune.families.encoders.performer import PERFORMER
 from pretune.families.encoders.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from pretune.families.encoders.xlm import XLM
@@ -46,6 +47,7 @@ ENCODERS = (
     ELECTRA,
     ALBERT,
     ERNIE,
+    NEZHA,
     XLM,
     XLNET,
     LONGFORMER,

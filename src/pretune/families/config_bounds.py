@@ -55,7 +55,7 @@ _KEYS: Mapping[Bound, str] = {
     """,
     LENGTH: """
         attention_window axial_pos_shape block_size bptt cutoffs local_attention local_attn_chunk_length
-        lsh_attn_chunk_length max_position_embeddings n_positions num_buckets relative_attention_max_distance
+        lsh_attn_chunk_length max_position_embeddings max_relative_position n_positions num_buckets relative_attention_max_distance
         relative_attention_num_buckets target_vocab_size vocab_size window_size
     """,
     LENGTH_OR_NONE: "attention_size chunk_size_feed_forward hash_seed mem_len",

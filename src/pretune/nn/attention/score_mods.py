@@ -30,6 +30,16 @@ class ScoreModBuilder(Protocol):
         """
 
 
+class ValueTerm(Protocol):
+    """The interface of modules that add a term to the output of attention, computed from the attention weights."""
+
+    def __call__(self, weights: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
+        """Return the term, (b, heads, Lq, d), of b sequences with the attention weights (b, heads, Lq, Lk)."""
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the FLOPs of the term for sequences of the given `lengths` (see `ScoreModBuilder.operations`)."""
+
+
 class TransformerXLScore(nn.Module):
     """The position term of Transformer-XL and XLNet, (q + u) · W r(query position − key position).
 
