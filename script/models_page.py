@@ -29,6 +29,7 @@ ABOUT = {
     "albert": ("ALBERT, Lan et al., 2020", "test_albert.py test_presets.py"),
     "ernie": ("ERNIE 1.0, Sun et al., 2019", "test_ernie.py test_presets.py"),
     "nezha": ("NEZHA, Wei et al., 2019", ""),
+    "funnel": ("Funnel-Transformer, Dai et al., 2020; its encoder alone, for classification", "test_funnel.py"),
     "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py test_task_heads.py"),
     "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py test_task_heads.py"),
     "longformer": ("Longformer, Beltagy et al., 2020", "test_longformer.py test_presets.py test_task_heads.py"),
@@ -56,6 +57,7 @@ ABOUT = {
 }  # fmt: skip
 PARITY_NOTES = {
     "big_bird": "yes, for each text alone, with the same random blocks (below)",
+    "funnel": "yes, for each text alone: in its batches, `transformers` pools padding together with tokens",
     "reformer": "yes, for each text alone, with the same hashing (below)",
     "transfo-xl": "no: removed in `transformers` 5; compared with recorded outputs of its last version",
     "nezha": "no: removed in `transformers` 5; hidden states are compared with the equations of the paper and, without positions, with BERT in tests/families/encoders/test_nezha.py",

@@ -23,7 +23,9 @@ from tests.support.parity import assert_same, close
 from tests.support.transformers_cases import CASES, TINY, Case, edit_config, quick
 
 # Families whose classifiers read additional keys. Longformer's, which needs global attention, is in test_longformer.py.
-CLASSIFIERS = [name for name in TINY if name not in ("longformer", "reformer", "t5", "mt5", "bart", "mbart", "marian")]
+CLASSIFIERS = [
+    name for name in TINY if name not in ("longformer", "reformer", "funnel", "t5", "mt5", "bart", "mbart", "marian")
+]
 CHOOSERS = ("bert", "mpnet", "electra", "xlnet", "modernbert", "gpt2", "openai-gpt", "big_bird", "xlm")
 TAGGERS = ("gpt2",)
 ANSWERERS = ("gpt2", "big_bird", "t5", "bart", "mbart")

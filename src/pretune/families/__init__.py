@@ -20,6 +20,7 @@ from pretune.families.encoders.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.encoders.distilbert import DISTILBERT
 from pretune.families.encoders.electra import ELECTRA
 from pretune.families.encoders.ernie import ERNIE
+from pretune.families.encoders.funnel import FUNNEL
 from pretune.families.encoders.longformer import LONGFORMER
 from pretune.families.encoders.modernbert import MODERNBERT
 from pretune.families.encoders.mpnet import MPNET
@@ -48,6 +49,7 @@ ENCODERS = (
     ALBERT,
     ERNIE,
     NEZHA,
+    FUNNEL,
     XLM,
     XLNET,
     LONGFORMER,

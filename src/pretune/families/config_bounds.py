@@ -41,7 +41,7 @@ _KEYS: Mapping[Bound, str] = {
         num_layers
     """,
     COUNT: """
-        decoder_attention_heads div_val encoder_attention_heads global_attn_every_n_layers n_head n_heads n_langs
+        block_repeats block_sizes decoder_attention_heads div_val encoder_attention_heads global_attn_every_n_layers n_head n_heads n_langs
         num_attention_heads num_hashes num_heads
     """,
     COUNT_OR_NONE: """

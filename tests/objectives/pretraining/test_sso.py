@@ -67,7 +67,7 @@ def test_the_three_objectives_of_structbert_train_together() -> None:
 
 
 def test_bad_options_and_corpora_are_refused() -> None:
-    with pytest.raises(PretuneError, match="swap_rate=1.5: expected a number that is at least 0 and at most 1"):
+    with pytest.raises(PretuneError, match=r"swap_rate=1\.5: expected a number that is at least 0 and at most 1"):
         parse_objective("sso(swap_rate=1.5)")
     one = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.array([0]))
     with pytest.raises(PretuneError, match="the objective sso needs two documents or more"):

@@ -238,13 +238,15 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         content_bias: bool = False,
         scale: float | None = None,
         bias: bool = True,
+        query_bias: bool = True,
         dropout: float = 0.0,
         stages: int | None = None,
         values: ValueTerm | None = None,
     ) -> None:
         """Build self-attention whose logits `score` modifies (None: the score modification in the context of a call).
 
-        With `content_bias`, a learned vector per head is added to the queries; `scale` multiplies the logits (None: 1 /
+        With `content_bias`, a learned vector per head is added to the queries; without `query_bias`, the projection to
+        queries has no bias, even if the others have one (Funnel); `scale` multiplies the logits (None: 1 /
         √d); `stages` is the number of key blocks that the flex kernel prefetches (see `attend`); `values` adds relative
         positions to the values (NEZHA), for which attention is always computed by the dense implementation.
         """
@@ -253,7 +255,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
         self.stages, self.values = stages, values
         inner = heads * self.head_width
-        self.query = Linear(width, inner, bias)
+        self.query = Linear(width, inner, bias and query_bias)
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
