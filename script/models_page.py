@@ -109,7 +109,8 @@ def families() -> dict[str, str]:
     rows = {}
     for name, family in FAMILIES.items():
         source, _ = ABOUT[name]
-        heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
+        classes = [names for one in (family, *family.variants) for names in one.classes]
+        heads = list(dict.fromkeys(HEADS[head] for names in classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
         listed = ", ".join([*bare, *heads]) if family.in_transformers else "none: the format is specific to pretune"
         parity = PARITY_NOTES.get(name, "yes").partition(":")[0]

@@ -234,14 +234,13 @@ def test_flops_are_those_of_the_counter(changes: dict[str, Any]) -> None:
     assert counter.get_total_flops() == forward_flops(root, batch)
 
 
-@pytest.mark.parametrize("name", ["small", "medium", "intermediate", "large", "xlarge"])
+@pytest.mark.not_fast
+@pytest.mark.parametrize("name", ["small", "medium", "xlarge"])
 def test_parameter_counts_of_presets_are_those_of_transformers(name: str) -> None:
     import transformers
 
     with torch.device("meta"):
         model = make_model(f"funnel-{name}")
-        config = asdict(model.config)
-        theirs = transformers.FunnelModel(
-            transformers.FunnelConfig(**config | {"block_sizes": list(config["block_sizes"])})
-        )
+        config = {key: list(x) if isinstance(x, tuple) else x for key, x in asdict(model.config).items()}
+        theirs = transformers.FunnelModel(transformers.FunnelConfig(**config))
     assert sum(p.numel() for p in model.backbone.parameters()) == sum(p.numel() for p in theirs.parameters())
