@@ -387,7 +387,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "shared layers": (shared, parse_objective("mlm"), None),
     "distances": (disentangled, parse_objective("mlm"), None),
     "reversible lm": (reformer, parse_objective("lm"), None),
-    "pooled tokens": (funnel, parse_objective("mlm+nsp"), None),
+    "pooled tokens": (funnel, parse_objective("mlm"), None),
     "random features": (performer, parse_objective("0.5*mlm|0.5*lm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "bilm": (bidirectional, parse_objective("bilm"), None),

@@ -12,13 +12,14 @@ initialized as BERT's; [CLS] has segment 0, not 2, which changes nothing with `s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pretune.backbones.funnel import FunnelBlock, FunnelStack
 from pretune.families.config_keys import ENCODER_VALUES
 from pretune.families.encoders import bert
-from pretune.families.family import Family, token_classes
+from pretune.families.family import Family, SupportedValues, token_classes
 from pretune.families.parameter_names import TOKEN_HEADS, NameTable, Row, output_rows, pooled_heads
 from pretune.nn.attention.multi_head import RelativeAttention
 from pretune.nn.attention.pooled_layout import TokenPooling
@@ -158,7 +159,7 @@ def _table(*rows: Row) -> NameTable:
     )
 
 
-_SUPPORTED = {
+_SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER_VALUES,
     "attention_type": ("relative_shift", "factorized"),  # two ways to compute the same
     "pooling_type": ("mean", "max"),
