@@ -38,7 +38,7 @@ from pretune.training.data_streams import DataStream
 SENTENCES = 30  # per document
 OBJECTIVES = (
     "mlm", "mlm(static_masks=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,span_boundary=true)",
-    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "bilm",
+    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "sso", "mlm+nsp", "mlm+sop", "lm", "bilm",
     "plm", "tlm", "mlm+dlm",
 )  # fmt: skip
 

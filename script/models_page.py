@@ -28,6 +28,8 @@ ABOUT = {
     "electra": ("ELECTRA, Clark et al., 2020", "test_electra.py test_presets.py"),
     "albert": ("ALBERT, Lan et al., 2020", "test_albert.py test_presets.py"),
     "ernie": ("ERNIE 1.0, Sun et al., 2019", "test_ernie.py test_presets.py"),
+    "nezha": ("NEZHA, Wei et al., 2019", ""),
+    "funnel": ("Funnel-Transformer, Dai et al., 2020; its encoder alone, for classification", "test_funnel.py"),
     "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py test_task_heads.py"),
     "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py test_task_heads.py"),
     "longformer": ("Longformer, Beltagy et al., 2020", "test_longformer.py test_presets.py test_task_heads.py"),
@@ -55,8 +57,10 @@ ABOUT = {
 }  # fmt: skip
 PARITY_NOTES = {
     "big_bird": "yes, for each text alone, with the same random blocks (below)",
+    "funnel": "yes, for each text alone: in its batches, `transformers` pools padding together with tokens",
     "reformer": "yes, for each text alone, with the same hashing (below)",
     "transfo-xl": "no: removed in `transformers` 5; compared with recorded outputs of its last version",
+    "nezha": "no: removed in `transformers` 5; hidden states are compared with the equations of the paper and, without positions, with BERT in tests/families/encoders/test_nezha.py",
     "transformer-pre-norm": "no: not in `transformers`; hidden states and logits are compared with those of mBART with the same weights and positions",
     "gpt3": "no: not in `transformers`; hidden states and logits are compared with those of GPT-Neo with the same weights",
     "word-vectors": "no: there is nothing to compute; file formats are tested in tests/text/corpus/test_word_vector_files.py",
@@ -105,7 +109,8 @@ def families() -> dict[str, str]:
     rows = {}
     for name, family in FAMILIES.items():
         source, _ = ABOUT[name]
-        heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
+        classes = [names for one in (family, *family.variants) for names in one.classes]
+        heads = list(dict.fromkeys(HEADS[head] for names in classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
         listed = ", ".join([*bare, *heads]) if family.in_transformers else "none: the format is specific to pretune"
         parity = PARITY_NOTES.get(name, "yes").partition(":")[0]

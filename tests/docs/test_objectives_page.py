@@ -27,7 +27,7 @@ def small(line: str) -> list[str]:
 
 def test_every_section_is_an_objective_and_names_its_source() -> None:
     sections = dict(re.findall(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-    known = {"lm", "bilm", "plm", "mlm", "tlm", "nsp", "sop", "dlm", "rtd", "trtd", "item", "classify"}
+    known = {"lm", "bilm", "plm", "mlm", "tlm", "nsp", "sop", "sso", "dlm", "rtd", "trtd", "item", "classify"}
     assert known <= set(sections) <= set(OBJECTIVES)
     for name, text in sections.items():
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name

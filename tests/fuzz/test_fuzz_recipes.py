@@ -216,6 +216,7 @@ NAMES = [
     "mlm",
     "nsp",
     "sop",
+    "sso",
     "rtd",
     "lm",
     "spans",

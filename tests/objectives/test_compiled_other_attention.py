@@ -16,14 +16,19 @@ from pretune.nn.compiler_exclusions import apply_compile_exclusions
 from pretune.objectives import Data, parse_objective
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import DataStream
-from tests.support.tiny_training_cases import LENGTH, TEMPLATE, lstm, performer, reformer, store
+from tests.support.tiny_training_cases import LENGTH, TEMPLATE, funnel, lstm, performer, reformer, store
 
 
 @pytest.mark.not_fast
 @pytest.mark.parametrize(
     ("make", "name", "whole"),
     # Reversible and recurrent stacks run eagerly; the parts before and after them are compiled.
-    [(performer, "lm", True), (reformer, "lm", False), (lstm, "lm", False)],
+    [
+        (performer, "lm", True),
+        pytest.param(funnel, "mlm", False, marks=pytest.mark.slow),
+        (reformer, "lm", False),
+        (lstm, "lm", False),
+    ],
 )
 def test_compiled_step_equals_the_eager_step(make: Any, name: str, whole: bool) -> None:
     torch.manual_seed(0)

@@ -45,6 +45,10 @@ XLM = {
 XLNET: dict[str, Any] = {
     "vocab_size": 60, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 64, "dropout": 0.0, "layer_norm_eps": 1e-12,
 }  # fmt: skip
+FUNNEL: dict[str, Any] = {
+    "vocab_size": 60, "d_model": 32, "block_sizes": [1, 2, 1], "num_decoder_layers": 1, "n_head": 4, "d_head": 12,
+    "d_inner": 48, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
 LONGFORMER = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 40, "type_vocab_size": 1, "attention_window": [4, 8, 4], "hidden_dropout_prob": 0.0,

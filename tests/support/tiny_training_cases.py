@@ -24,6 +24,7 @@ from torch import nn
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.funnel import FunnelStack
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.recurrent_state import RecurrentState
@@ -43,6 +44,8 @@ from pretune.families.encoders.albert import build as build_albert
 from pretune.families.encoders.bert import BertConfig, build
 from pretune.families.encoders.deberta import DebertaV2Config
 from pretune.families.encoders.deberta import build_v2 as build_deberta
+from pretune.families.encoders.funnel import FunnelConfig
+from pretune.families.encoders.funnel import build as build_funnel
 from pretune.families.encoders.performer import PerformerConfig
 from pretune.families.encoders.performer import build as build_performer
 from pretune.families.encoders.xlnet import XLNetConfig
@@ -223,6 +226,18 @@ def performer() -> TransformerStack:
     return build_performer(config)
 
 
+# -- pooled tokens ---------------------------------------------------------------------------------------------------
+
+
+def funnel() -> FunnelStack:
+    """Return Funnel-Transformer: blocks over fewer and fewer tokens, and a decoder."""
+    config = FunnelConfig(
+        vocab_size=VOCABULARY, d_model=WIDTH, block_sizes=(1, 1, 1), num_decoder_layers=1, n_head=2, d_head=16,
+        d_inner=64, hidden_dropout=0.0,
+    )  # fmt: skip
+    return build_funnel(config)
+
+
 # -- spans on an encoder-decoder: two packed streams ----------------------------------------------------------------
 
 
@@ -372,6 +387,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "shared layers": (shared, parse_objective("mlm"), None),
     "distances": (disentangled, parse_objective("mlm"), None),
     "reversible lm": (reformer, parse_objective("lm"), None),
+    "pooled tokens": (funnel, parse_objective("mlm"), None),
     "random features": (performer, parse_objective("0.5*mlm|0.5*lm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "bilm": (bidirectional, parse_objective("bilm"), None),

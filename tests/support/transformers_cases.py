@@ -25,6 +25,7 @@ from tests.support.family_configs import (
     ELECTRA,
     ERNIE,
     ERNIE_TASK_IDS,
+    FUNNEL,
     GPT,
     LONGFORMER,
     MODERNBERT,
@@ -58,6 +59,7 @@ TINY: dict[str, tuple[dict[str, Any], str, str]] = {
     "ernie": (ERNIE | ERNIE_TASK_IDS, "ErnieForMaskedLM", "mlm"),
     "xlm": (XLM, "XLMWithLMHeadModel", "mlm"),
     "xlnet": (XLNET, "XLNetLMHeadModel", "plm"),
+    "funnel": (FUNNEL, "FunnelForMaskedLM", "mlm"),
     "longformer": (LONGFORMER, "LongformerForMaskedLM", "mlm"),
     "big_bird": (BIG_BIRD | BIG_BIRD_FULL_ATTENTION, "BigBirdForMaskedLM", "mlm"),
     "deberta": (DEBERTAS["deberta"], "DebertaForMaskedLM", "mlm"),
@@ -113,11 +115,10 @@ class Case:
     def batches(self, config: Any) -> list[Ragged]:
         """Return the input of the model and, for an encoder-decoder, of its decoder."""
         padding = config.pad_token_id or 0
-        segments = getattr(config, "type_vocab_size", 2 if self.family == "xlnet" else 0)
+        segments = getattr(config, "type_vocab_size", 2 if self.family in ("xlnet", "funnel") else 0)
         columns = {"segment": ("token_type_ids", 2)} if segments > 1 else {}
-        lengths = (
-            (12, 12) if self.family == "reformer" else (7, 12, 1, 5)
-        )  # its chunks would see padding in `transformers`
+        # In `transformers`, the chunks of one and the pooled tokens of the other would see padding.
+        lengths = (12, 12) if self.family in ("reformer", "funnel") else (7, 12, 1, 5)
         first = Ragged.make(60, lengths, 0, LOWEST, padding, columns, left=self.family == "xlnet")
         return [first, Ragged.make(60, (3, 6, 9, 1), 1, LOWEST, padding, {})] if self.seq2seq else [first]
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, Unpack
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pretune.nn.embedding.token_embedding import Embeddings
+from pretune.nn.feed_forward import Activation
 from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
@@ -43,6 +45,7 @@ class TaskParts(TypedDict, total=False):
     answerer: Callable[[], nn.Module]  # the same for extractive question answering
     choice_pooler: Callable[[], nn.Module]  # like `pooler`, for multiple choice
     choice_output: Callable[[int], nn.Module]  # like `classifier`, for multiple choice
+    detection_activation: Activation  # in the head for replaced tokens
 
 
 class TaskHeadParts:
@@ -58,12 +61,14 @@ class TaskHeadParts:
         self.answerer = parts.get("answerer", self.tagger)
         self.choice_pooler = parts.get("choice_pooler", self.pooler)
         self.choice_output = parts.get("choice_output", self.classifier)
+        self.detection_activation = parts.get("detection_activation", F.gelu)
 
     def copy_parts(self, other: TaskHeadParts) -> None:
         """Copy the functions that create task-head modules, such as poolers, from another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
+        self.detection_activation = other.detection_activation
 
 
 class LayeredBackbone(TaskHeadParts, nn.Module):
@@ -98,6 +103,7 @@ class Backbone(Protocol):
     answerer: Callable[[], nn.Module]
     choice_pooler: Callable[[], nn.Module]
     choice_output: Callable[[int], nn.Module]
+    detection_activation: Activation
 
     @property
     def width(self) -> int:

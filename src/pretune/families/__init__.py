@@ -20,9 +20,11 @@ from pretune.families.encoders.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.encoders.distilbert import DISTILBERT
 from pretune.families.encoders.electra import ELECTRA
 from pretune.families.encoders.ernie import ERNIE
+from pretune.families.encoders.funnel import FUNNEL
 from pretune.families.encoders.longformer import LONGFORMER
 from pretune.families.encoders.modernbert import MODERNBERT
 from pretune.families.encoders.mpnet import MPNET
+from pretune.families.encoders.nezha import NEZHA
 from pretune.families.encoders.performer import PERFORMER
 from pretune.families.encoders.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from pretune.families.encoders.xlm import XLM
@@ -46,6 +48,8 @@ ENCODERS = (
     ELECTRA,
     ALBERT,
     ERNIE,
+    NEZHA,
+    FUNNEL,
     XLM,
     XLNET,
     LONGFORMER,

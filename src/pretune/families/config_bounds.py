@@ -41,7 +41,7 @@ _KEYS: Mapping[Bound, str] = {
         num_layers
     """,
     COUNT: """
-        decoder_attention_heads div_val encoder_attention_heads global_attn_every_n_layers n_head n_heads n_langs
+        block_repeats block_sizes decoder_attention_heads div_val encoder_attention_heads global_attn_every_n_layers n_head n_heads n_langs
         num_attention_heads num_hashes num_heads
     """,
     COUNT_OR_NONE: """
@@ -55,7 +55,7 @@ _KEYS: Mapping[Bound, str] = {
     """,
     LENGTH: """
         attention_window axial_pos_shape block_size bptt cutoffs local_attention local_attn_chunk_length
-        lsh_attn_chunk_length max_position_embeddings n_positions num_buckets relative_attention_max_distance
+        lsh_attn_chunk_length max_position_embeddings max_relative_position n_positions num_buckets relative_attention_max_distance
         relative_attention_num_buckets target_vocab_size vocab_size window_size
     """,
     LENGTH_OR_NONE: "attention_size chunk_size_feed_forward hash_seed mem_len",

@@ -22,8 +22,10 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.bidirectional import BidirectionalBackbone
+from pretune.backbones.funnel import FunnelStack
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
+from pretune.nn.attention.score_mods import FunnelScore
 from pretune.nn.operation_counts import CountsTargetWeights, OperationSizes
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
@@ -47,7 +49,9 @@ class Flops:
         """Return the FLOPs of a forward pass over a batch by component, such as matrices, attention, and heads."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
-        if len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
+        if isinstance(backbone, FunnelStack):
+            items: dict[str, Any] = self._pooled(backbone, sides[0], batch.packed[0].max_length)
+        elif len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
             # The two stacks may read different texts: equally many tokens, and half of the matrices for each.
             own, stack = sides[0], self._sizes(backbone)
             items = {
@@ -79,6 +83,27 @@ class Flops:
         for name, head in heads.items():
             items |= self._head(name, head, batch, sides[-1])
         return {name: float(value) for name, value in items.items()}
+
+    def _pooled(self, backbone: FunnelStack, lengths: Array, longest: int) -> dict[str, float]:
+        """Return the FLOPs of layers over pooled tokens by component, for sequences of up to `longest` tokens."""
+        items = dict.fromkeys(("matrices", "attention", "positions"), 0.0)
+        blocks = backbone.blocks if backbone.decoder is None else [*backbone.blocks, backbone.decoder]
+        own, most = keys, most_keys = lengths, longest
+        for number, block in enumerate(blocks):
+            if block is backbone.decoder:
+                own, most = keys, most_keys = lengths, longest
+            elif number:
+                own, most = backbone.pooling.lengths(own), backbone.pooling.longest(most)
+                if not backbone.pool_q_only:
+                    keys, most_keys = own, most
+            for layer in block.stack:
+                sizes: OperationSizes = self._sizes(layer)
+                items["matrices"] += 2 * (sizes.matrices - sizes.scored) * own.sum() + 2 * sizes.scored * keys.sum()
+                items["attention"] += 4 * sizes.scored_width * (own * keys).sum()
+                score: FunnelScore = layer.get_submodule("attention.part.score")  # type: ignore[assignment]
+                items["positions"] += score.operations_within(own, most_keys)
+                keys, most_keys = own, most
+        return items
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
         """Return the FLOPs of the head `name` on a batch, by loss term, given sequence lengths, (sequences,)."""

@@ -148,15 +148,16 @@ def build(config: BertConfig, columns: Iterable[ColumnEmbedding] = ()) -> Transf
     return encoder_of(config, embed=embeddings_of(config, config.hidden_size, columns=columns))
 
 
-def encoder_rows(name: str) -> list[Row]:
+def encoder_rows(name: str, positions: bool = True) -> list[Row]:
     """Return pairs of published and pretune parameter names for BERT's embeddings and layers.
 
-    `name` is the prefix of the published names, such as bert.
+    `name` is the prefix of the published names, such as bert; `positions` tells whether there are position embeddings.
     """
     published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
+    absolute: Row = (f"{name}.embeddings.position_embeddings.weight", "backbone.embed.positions.weight")
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
-        (f"{name}.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        *([absolute] if positions else []),
         (f"{name}.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
         (f"{name}.embeddings.LayerNorm.{{p}}", "backbone.embed.norm.{p}"),
         (
@@ -189,13 +190,20 @@ def unused(name: str) -> dict[str, str]:
     }
 
 
-def table(name: str, *rows: Row) -> NameTable:
+def table(
+    name: str,
+    *rows: Row,
+    positions: bool = True,
+    more_unused: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> NameTable:
     """Return the table of published and pretune parameter names of a BERT-like family.
 
-    Published names begin with `name`; `rows` are pairs of names besides BERT's.
+    Published names begin with `name`; `rows` are pairs of names besides BERT's, `more_unused` and `renamed` are further
+    unused tensors and outdated names (see `NameTable`). `positions` tells whether there are position embeddings.
     """
     return NameTable(
-        *encoder_rows(name),
+        *encoder_rows(name, positions),
         *rows,
         *MLM_ROWS,
         (f"{name}.pooler.dense.{{p}}", "heads.nsp.pooler.dense.{p}"),
@@ -206,8 +214,8 @@ def table(name: str, *rows: Row) -> NameTable:
         embedding=(f"{name}.embeddings.word_embeddings.weight",),
         output=MLM_OUTPUT,
         copied=MLM_COPIED,
-        unused=unused(name),
-        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        unused={**unused(name), **(more_unused or {})},
+        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias", **(renamed or {})},
     )
 
 

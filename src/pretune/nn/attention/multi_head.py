@@ -14,7 +14,7 @@ from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.patterns import Pattern, effective_pattern, full, global_keys, global_queries
 from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
-from pretune.nn.attention.score_mods import ScoreModBuilder
+from pretune.nn.attention.score_mods import ScoreModBuilder, ValueTerm
 from pretune.nn.embedding.positional_encoding import RotaryPositions
 from pretune.nn.initialization import InitializationScheme, ResidualBranch
 from pretune.nn.kernels import supports_custom_kernels
@@ -238,20 +238,24 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         content_bias: bool = False,
         scale: float | None = None,
         bias: bool = True,
+        query_bias: bool = True,
         dropout: float = 0.0,
         stages: int | None = None,
+        values: ValueTerm | None = None,
     ) -> None:
         """Build self-attention whose logits `score` modifies (None: the score modification in the context of a call).
 
-        With `content_bias`, a learned vector per head is added to the queries; `scale` multiplies the logits (None: 1 /
-        √d); `stages` is the number of key blocks that the flex kernel prefetches (see `attend`).
+        With `content_bias`, a learned vector per head is added to the queries; without `query_bias`, the projection to
+        queries has no bias, even if the others have one (Funnel); `scale` multiplies the logits (None: 1 /
+        √d); `stages` is the number of key blocks that the flex kernel prefetches (see `attend`); `values` adds relative
+        positions to the values (NEZHA), for which attention is always computed by the dense implementation.
         """
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
-        self.stages = stages
+        self.stages, self.values = stages, values
         inner = heads * self.head_width
-        self.query = Linear(width, inner, bias)
+        self.query = Linear(width, inner, bias and query_bias)
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
@@ -264,7 +268,18 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         q, k, v, score_mod = self.project(x, context)
         pattern = effective_pattern(self.pattern, context.pattern)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, context.layout, pattern, score_mod, self.scale, dropout=dropout, stages=self.stages)
+        mixed = attend(
+            q,
+            k,
+            v,
+            context.layout,
+            pattern,
+            score_mod,
+            self.scale,
+            dropout=dropout,
+            stages=self.stages,
+            values=self.values,
+        )
         return self.output(mixed.flatten(1))
 
     def project(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor, ScoreMod | None]:
@@ -295,8 +310,9 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.scored += self.key_value.weight.numel()
         sizes.scored_width += self.heads * self.head_width
-        if self.score is not None:
-            sizes.relative.append(self.score.operations)
+        for part in (self.score, self.values):
+            if part is not None:
+                sizes.relative.append(part.operations)
 
 
 class CrossAttention(PrunableHeads):

@@ -90,6 +90,7 @@ class AttentionLayout:
     queries: TokenLayout
     keys: TokenLayout
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
+    stride: int = 1  # distance between the positions of neighboring keys; more than 1 if tokens were pooled
 
 
 @dataclass(kw_only=True)

@@ -33,6 +33,8 @@ from pretune.nn.kernels import supports_custom_kernels
 Backend = Literal["dense", "flash", "flex", "tiles"]
 # A score modification: (logit, head, query columns, key columns) → logit, where everything broadcasts
 ScoreMod = Callable[[Tensor, Tensor, PatternColumns, PatternColumns], Tensor]
+# A value modification: (weights (b, heads, Lq, Lk), query columns, key columns) → a term of the output, (b, heads, Lq, d)
+ValueMod = Callable[[Tensor, PatternColumns, PatternColumns], Tensor]
 SHORT_KERNEL_MAX_LENGTH = 512  # longest sequences for the Triton kernel
 DENSE_MAX_LENGTH = 1024  # longest sequences for the dense path where shapes vary
 KERNEL_HEAD_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
@@ -50,12 +52,14 @@ def attend(
     dropout: float = 0.0,
     backend: Backend | None = None,
     stages: int | None = None,
+    values: ValueMod | None = None,
 ) -> Tensor:
     """Return the attention output, (n, heads, d), of n packed queries, keys and values, (n, heads, d) each.
 
     Tokens attend within the sequences of `layout`, as far as `pattern` allows; d is the head width.
     `score` modifies the logits, which `scale` multiplies (by default 1 / √d). `backend` selects an implementation (by
     default the fastest). `stages` is the number of key blocks that the flex kernel prefetches; fewer take less memory.
+    `values` adds a term that is computed from the attention weights, which only the dense implementation has.
 
     >>> from pretune.nn.attention.query_key_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
@@ -64,9 +68,11 @@ def attend(
     >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
     torch.Size([5, 2, 8])
     """
+    if values is not None:
+        backend = "dense"
     match backend or choose_backend(q, layout, pattern, score, dropout):
         case "dense":
-            return _dense(q, k, v, layout, pattern, score, scale, dropout)
+            return _dense(q, k, v, layout, pattern, score, scale, dropout, values)
         case "flash":
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
@@ -208,6 +214,7 @@ def _dense(
     score: ScoreMod | None,
     scale: float | None,
     dropout: float,
+    values: ValueMod | None,
 ) -> Tensor:
     """Compute attention on padded groups of sequences, by dense scaled-dot-product attention."""
     padded = padded_groups(layout)
@@ -215,14 +222,14 @@ def _dense(
     own_rows = _pad(q, [(group.queries, group.query_stride) for group in groups], padded.queries)
     key_rows, value_rows = (_pad(x, [(group.keys, group.key_stride) for group in groups], padded.keys) for x in (k, v))
     rows = []
-    for number, (group, own, keys, values) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
+    for number, (group, own, keys, vectors) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         mask, without_keys = _masks(layout, group, pattern, number)
-        if score is None:
+        if score is None and values is None:
             if mask is not None and padded.traced:
                 mask = _additive_mask(layout, mask, pattern, number)
-            out = F.scaled_dot_product_attention(own, keys, values, mask, dropout_p=dropout, scale=scale)
+            out = F.scaled_dot_product_attention(own, keys, vectors, mask, dropout_p=dropout, scale=scale)
         else:
-            out = _with_score(own, keys, values, layout, group, mask, score, scale, dropout)
+            out = _with_score(own, keys, vectors, layout, group, mask, score, scale, dropout, values)
         own = out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1])  # (b · Lq, heads, d)
         if without_keys is not None:
             # Filled here so that the gradient reaches the attention in one memory layout whatever the mask is: cuDNN's backward
@@ -334,12 +341,15 @@ def _with_score(
     layout: AttentionLayout,
     group: PaddedGroup,
     mask: Tensor | None,
-    score: ScoreMod,
+    score: ScoreMod | None,
     scale: float | None,
     dropout: float,
+    values: ValueMod | None,
 ) -> Tensor:
     """Compute dense attention in separate steps: logits, score modification, softmax, dropout, weighted mean."""
-    return F.dropout(_softmax_weights(q, k, layout, group, mask, score, scale), dropout) @ v
+    weights = F.dropout(_softmax_weights(q, k, layout, group, mask, score, scale), dropout)
+    mixed = weights @ v
+    return mixed if values is None else mixed + values(weights, *_padded_columns(layout, group))
 
 
 def _softmax_weights(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.patterns import PatternColumns
+from pretune.nn.attention.pooled_layout import SEPARATE
 from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import ScoreMod
 from pretune.packed import Packed
@@ -28,6 +29,23 @@ class ScoreModBuilder(Protocol):
 
         `packed` is the batch that they come from, and `slots` the number of memory tokens per sequence.
         """
+
+
+class ValueTerm(Protocol):
+    """The interface of modules that add a term to the output of attention, computed from the attention weights."""
+
+    def __call__(self, weights: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
+        """Return the term, (b, heads, Lq, d), of b sequences with the attention weights (b, heads, Lq, Lk)."""
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the FLOPs of the term for sequences of the given `lengths` (see `ScoreModBuilder.operations`)."""
+
+
+def sinusoids(distances: Tensor, width: int) -> Tensor:
+    """Return the sinusoidal encodings of distances, all sines before cosines: (r,) → (r, width)."""
+    steps = torch.arange(0, width, 2, device=distances.device, dtype=torch.float32)
+    angles = distances[:, None].float() * 10_000.0 ** (-steps / width)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 class TransformerXLScore(nn.Module):
@@ -57,10 +75,7 @@ class TransformerXLScore(nn.Module):
         """Return the score modification that adds the position and segment terms, scaled like the logits, by 1 / √d."""
         # Distances from +furthest (row 0) to −furthest.
         furthest = self.reach(layout.keys.max_length)
-        distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
-        steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
-        angles = distances[:, None] * 10_000.0 ** (-steps / self.width)
-        waves = torch.cat([angles.sin(), angles.cos()], dim=-1).to(q.dtype)  # (distances, width)
+        waves = sinusoids(torch.arange(furthest, -furthest - 1, -1, device=q.device), self.width).to(q.dtype)
         keys = (waves @ self.position.to(q.dtype).T).view(-1, self.heads, self.head_width)
         scale = self.head_width**-0.5
         by_distance = torch.einsum("nhd,rhd->nhr", q + self.position_bias.to(q.dtype), keys) * scale
@@ -88,6 +103,57 @@ class TransformerXLScore(nn.Module):
         compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
         inner = self.heads * self.head_width
         return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())
+
+
+class FunnelScore(nn.Module):
+    """The position and segment terms of Funnel-Transformer: (q + u) · W r(distance) + (q + s) · e.
+
+    r is a sinusoidal encoding of the distance; W, the vectors u and s per head, and e, one of two vectors for different
+    segments or the same, are learned. Segment 2 is the same as every other. Logits from and to tokens with the column
+    `separate` have no such terms.
+    """
+
+    def __init__(self, width: int, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.width, self.heads, self.head_width = width, heads, head_width
+        self.position = nn.Parameter(torch.empty(heads * head_width, width))
+        self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
+        self.segment_bias = nn.Parameter(torch.zeros(heads, head_width))
+        self.segment = nn.Parameter(torch.empty(2, heads, head_width))
+
+    def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
+        """Return the score modification that adds the position and segment terms, scaled like the logits, by 1 / √d."""
+        furthest, stride = layout.keys.max_length, layout.stride
+        waves = sinusoids(torch.arange(furthest, -furthest - 1, -1, device=q.device) * stride, self.width).to(q.dtype)
+        keys = (waves @ self.position.to(q.dtype).T).view(-1, self.heads, self.head_width)
+        scale = self.head_width**-0.5
+        by_distance = torch.einsum("nhd,rhd->nhr", q + self.position_bias.to(q.dtype), keys) * scale
+        shifted = q + self.segment_bias.to(q.dtype)
+        by_segment = torch.einsum("nhd,shd->nhs", shifted, self.segment.to(q.dtype)) * scale
+        segments, separate = "segment" in layout.queries.columns, SEPARATE in layout.queries.columns
+
+        def modify(logit: Tensor, head: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
+            distance = ((query["position"] - key["position"]) // stride).clamp(-furthest, furthest)
+            same = distance * 0 + 1
+            if segments:
+                one, other = query["segment"], key["segment"]
+                same = ((one == other) | (one == 2) | (other == 2)).to(distance.dtype)
+            added = by_distance[query["row"], head, furthest - distance] + by_segment[query["row"], head, same]
+            if separate:
+                added = torch.where(query[SEPARATE] | key[SEPARATE], torch.zeros_like(added), added)
+            return logit + added
+
+        return modify
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the FLOPs of the position and segment terms for queries in sequences of the given `lengths`."""
+        return self.operations_within(lengths, packed.max_length)
+
+    def operations_within(self, lengths: Array, longest: int) -> float:
+        """Return the FLOPs for queries in sequences of the given `lengths`, of up to `longest` keys."""
+        distances = 2 * longest + 1
+        inner = self.heads * self.head_width
+        return float(2 * distances * self.position.numel() + 2 * inner * (distances + 2) * lengths.sum())
 
 
 class DisentangledScore(nn.Module):

@@ -12,12 +12,10 @@ from pretune.objectives.pretraining.arrangements import resample_languages
 from pretune.objectives.pretraining.sentence_pairs import (
     UNLABELED,
     SequenceClassification,
-    exchange_groups,
-    match_in_pairs,
+    exchange_second_texts,
     split_into_pairs,
 )
 from pretune.objectives.registry import register_objective
-from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
@@ -43,31 +41,18 @@ class NSP(SequenceClassification):
         """Cut documents into pairs of adjacent texts, and exchange the second texts of some pairs between documents."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
         store = data.require_store(self.name)
-        pairs = np.flatnonzero(spans[:, 1] > 0)
-        groups = exchange_groups(store.document_files, store.document_languages, documents[pairs])
-        found = match_in_pairs(spans[pairs, 1], groups, documents[pairs], draws)
-        partner = np.full(len(begins), -1)
-        partner[pairs] = np.where(found >= 0, pairs[found], -1)
-        matched = np.flatnonzero(partner >= 0)
-        if not len(matched):
-            raise PretuneError(
-                "the objective nsp needs two documents or more, because negatives come from another document; give it more documents"
-            )
-        shorter = np.minimum(spans[matched, 1], spans[partner[matched], 1])
-        cut = int((shorter < spans[matched, 1]).sum())
-        spans[matched, 1] = shorter
+        found = exchange_second_texts(
+            self.name, store, begins, spans, documents, np.flatnonzero(spans[:, 1] > 0), draws, self.negative_rate
+        )
         label = np.full(len(begins), UNLABELED)
-        # One draw per match. 0 means that the second text follows, as in BERT's released checkpoints.
-        label[matched] = draws.uniform("negative", np.minimum(matched, partner[matched])) < self.negative_rate
-        second = np.where(label == 1, partner, np.arange(len(begins)))
-        begins[:, 1] = begins[second, 1]
+        label[found.matched] = found.exchanged[found.matched]  # 0: the second text follows, as in BERT's checkpoints
         arrangement = Arrangement(
             store,
             data.tokenizer,
             data.template,
             begins,
             spans,
-            {"nsp": label, "first document": documents, "second document": documents[second]},
-            truncated=cut,
+            {"nsp": label, "first document": documents, "second document": documents[found.second]},
+            truncated=found.truncated,
         )
         return plan_epoch(resample_languages(arrangement, data, documents, draws), packing, draws)

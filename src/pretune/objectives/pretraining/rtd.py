@@ -73,6 +73,7 @@ class RTDHead(nn.Module):
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.generator = Generator(backbone, width, layers, heads)
+        self.activation = backbone.detection_activation
         self.dense = Linear(backbone.width, backbone.width)
         self.output = OutputLinear(backbone.width, 1)
         initialize(self)
@@ -91,7 +92,7 @@ class RTDHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return the discriminator's logits (n,) for hidden states (n, width)."""
-        return self.output(F.gelu(self.dense(states)))[:, 0]
+        return self.output(self.activation(self.dense(states)))[:, 0]
 
 
 @register_objective

@@ -1,4 +1,4 @@
-"""The classifier and the choice of text pairs for next sentence prediction, sentence order prediction, and dialogues.
+"""The classifier and the choice of text pairs for objectives that predict how two texts, or turns, are related.
 
 The label must follow from the content of the texts alone. Negatives are therefore made by exchanging texts between two
 sequences of the same source, and both texts are truncated to the same length, exchanged or not: neither the lengths, nor
@@ -8,6 +8,7 @@ where a text begins and ends, nor the source reveals the label.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.document_spans import cut_documents, split_at_sentence
 from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 UNLABELED = -1  # the label of a sequence that is read but has no target
@@ -29,23 +31,23 @@ PATIENCE = 4  # rounds of matching without a match before the remaining items ar
 
 
 class SequenceClassificationHead(nn.Module):
-    """A binary classifier of sequences: the model family's pooler on the first token, then a linear layer."""
+    """A classifier of sequences: the model family's pooler on the first token, then a linear layer."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, classes: int = 2) -> None:
         super().__init__()
         self.pooler = backbone.pooler()
-        self.output = OutputLinear(backbone.width, 2)
+        self.output = OutputLinear(backbone.width, classes)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the logits (m, 2) of a binary classifier, given the hidden states of first tokens, (m, width)."""
+        """Return the logits (m, classes) of a classifier, given the hidden states of first tokens, (m, width)."""
         return self.output(self.pooler(states))
 
 
 class SequenceClassification(Objective):
-    """Base class of objectives that predict a binary label of each labeled sequence from its first token."""
+    """Base class of objectives that predict the class of each labeled sequence from its first token."""
 
     owns_arrangement: ClassVar[bool] = True
-    classes: ClassVar[tuple[str, str]]  # what the labels 0 and 1 mean, for demonstrations
+    classes: ClassVar[tuple[str, ...]]  # what the labels 0, 1, … mean, for demonstrations
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the label of each labeled sequence as the target at its first token; tokens are unchanged."""
@@ -59,11 +61,11 @@ class SequenceClassification(Objective):
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new binary classifier of sequences: a pooler and a linear layer."""
-        return SequenceClassificationHead(backbone)
+        """Return a new classifier of sequences: a pooler and a linear layer."""
+        return SequenceClassificationHead(backbone, len(self.classes))
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of a binary classifier on the first token of each labeled sequence."""
+        """Return the cross-entropy of a classifier on the first token of each labeled sequence."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
@@ -97,6 +99,71 @@ def split_into_pairs(
     begins = np.stack([starts, starts + first], axis=1)
     first = np.where(first > 0, first, lengths)
     return begins, np.stack([first, lengths - first], axis=1), documents
+
+
+def starts_sentence(store: Store, starts: Array) -> Array:
+    """Return whether each text, (m,), starts with a sentence, given the starts of the texts in a token store."""
+    sentences = store.sentence_offsets
+    first: Array = sentences[np.searchsorted(sentences, starts)] == starts
+    return first
+
+
+def swap_texts(swapped: Array, *pairs: Array) -> None:
+    """Swap the two texts of some pairs, in place: `swapped` is (m,), and each array of `pairs` is (m, 2).
+
+    >>> starts = np.array([[0, 5], [9, 12]])
+    >>> swap_texts(np.array([False, True]), starts)
+    >>> starts.tolist()
+    [[0, 5], [12, 9]]
+    """
+    for values in pairs:
+        values[swapped] = values[swapped, ::-1]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Which of m sequences were matched, and which of them got the second text of their partner."""
+
+    matched: Array  # indices of sequences with a partner
+    exchanged: Array  # (m,) whether the second text comes from the partner
+    second: Array  # (m,) the index of the sequence from which the second text comes
+    truncated: int  # number of second texts that were truncated to the length of their partner's
+
+
+def exchange_second_texts(
+    name: str,
+    store: Store,
+    begins: Array,
+    spans: Array,
+    documents: Array,
+    pairs: Array,
+    draws: EpochRandom,
+    rate: float,
+) -> Exchange:
+    """Match sequences of two texts in pairs, and exchange the second texts of a share `rate` of these pairs.
+
+    `begins` and `spans`, the starts and lengths of both texts, (m, 2), are changed in place: second texts of partners
+    are truncated to the shorter one, exchanged or not. `documents` has the document numbers, (m,); `pairs` are the
+    indices of the sequences that may be matched. `name` is the name of the objective, for error messages.
+    """
+    groups = exchange_groups(store.document_files, store.document_languages, documents[pairs])
+    found = match_in_pairs(spans[pairs, 1], groups, documents[pairs], draws)
+    partner = np.full(len(begins), -1)
+    partner[pairs] = np.where(found >= 0, pairs[found], -1)
+    matched = np.flatnonzero(partner >= 0)
+    if not len(matched):
+        raise PretuneError(
+            f"the objective {name} needs two documents or more, because negatives come from another document; give it more documents"
+        )
+    shorter = np.minimum(spans[matched, 1], spans[partner[matched], 1])
+    cut = int((shorter < spans[matched, 1]).sum())
+    spans[matched, 1] = shorter
+    exchanged = np.zeros(len(begins), dtype=bool)
+    # One draw per match.
+    exchanged[matched] = draws.uniform("negative", np.minimum(matched, partner[matched])) < rate
+    second = np.where(exchanged, partner, np.arange(len(begins)))
+    begins[:, 1] = begins[second, 1]
+    return Exchange(matched, exchanged, second, cut)
 
 
 def exchange_groups(files: Array, languages: Array, documents: Array) -> Array:

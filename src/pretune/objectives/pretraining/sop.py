@@ -9,7 +9,13 @@ import numpy as np
 
 from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import resample_languages
-from pretune.objectives.pretraining.sentence_pairs import UNLABELED, SequenceClassification, split_into_pairs
+from pretune.objectives.pretraining.sentence_pairs import (
+    UNLABELED,
+    SequenceClassification,
+    split_into_pairs,
+    starts_sentence,
+    swap_texts,
+)
 from pretune.objectives.registry import register_objective
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
@@ -34,11 +40,9 @@ class SOP(SequenceClassification):
         """Cut spans of documents into two texts at a random sentence boundary, and swap the texts of some pairs."""
         begins, spans, documents = split_into_pairs(self.name, data, packing, draws, self.short_seq_prob)
         store = data.require_store(self.name)
-        sentences = store.sentence_offsets
-        labeled = (spans[:, 1] > 0) & (sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0])
+        labeled = (spans[:, 1] > 0) & starts_sentence(store, begins[:, 0])
         swapped = labeled & (draws.uniform("swapped", begins[:, 0]) < self.swap_rate)
-        for pairs in (begins, spans):
-            pairs[swapped] = pairs[swapped, ::-1]
+        swap_texts(swapped, begins, spans)
         labels = {self.name: np.where(labeled, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints
         arrangement = Arrangement(store, data.tokenizer, data.template, begins, spans, labels)
         return plan_epoch(resample_languages(arrangement, data, documents, draws), packing, draws)
