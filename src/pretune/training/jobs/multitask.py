@@ -95,7 +95,8 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
         data, packing, truncated[name] = finetuning.tokenize_examples(
             plan, model, tasks[name], parts[name].rows, length, device
         )
-        streams.append(DataStream(joint, data, packing, plan.seed))
+        sampled = epochs_of_sampled_subwords(data, plan.batch.subword_sampling, plan.seed)
+        streams.append(DataStream(joint, data, packing, plan.seed, epoch_data=sampled))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = DataStreams(
         mixture, streams, [LengthStage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist()
