@@ -22,6 +22,7 @@ from pretune.training.jobs.finetuning import FinetuningJob, TaskData
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.training.run_folder import Run, finish_run, start_run
+from pretune.training.subword_regularization import epochs_of_sampled_subwords
 
 
 @dataclass(frozen=True)
