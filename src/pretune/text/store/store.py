@@ -352,8 +352,10 @@ def join_stores(stores: Sequence[Store]) -> Store:
     counted = ("documents", "sentences", "tokens", "bytes", "empty_documents")
     joined.shards = [shard for store in stores for shard in store.shards]
     joined.manifest = first.manifest | {key: sum(store.manifest[key] for store in stores) for key in counted}
-    annotated = [store.manifest["settings"] for store in stores if store.has_annotated_spans]
-    joined.manifest["settings"] = first.manifest["settings"] | {"span_field": own["span_field"] for own in annotated}
+    for store in stores:
+        if store.has_annotated_spans:
+            own = {"span_field": store.manifest["settings"]["span_field"]}
+            joined.manifest["settings"] = first.manifest["settings"] | own
     joined._maps = [arrays for store in stores for arrays in store._maps]
     joined.language_runs = [entry for store in stores for entry in store.language_runs]
     return joined

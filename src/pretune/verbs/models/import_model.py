@@ -11,7 +11,11 @@ from pretune.verbs.verb import only, verb
 
 
 @verb(
-    only("vocab_file", where="to a folder of ELMo's files", when=lambda o: Path(o.source).is_dir()),
+    only(
+        "vocab_file",
+        where="to a folder of ELMo's files, or to a fastText model (.bin)",
+        when=lambda o: Path(o.source).is_dir() or Path(o.source).suffix == ".bin",
+    ),
     only("max_words", where="to a file of word vectors", when=lambda o: not Path(o.source).is_dir()),
     out=check_new_folder,
 )
@@ -25,7 +29,8 @@ def import_model(
     source
         File of word vectors, or folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
     vocab_file
-        For ELMo: vocabulary file with one word per line. Words that are not in it are encoded from their characters, too.
+        Vocabulary file with one word per line. For ELMo, words that are not in it are encoded from their characters, too. For a
+        fastText model (.bin), further words, which get a vector from their n-grams.
     max_words
         For word vectors: maximum number of vectors to read, from the beginning of the file.
 
@@ -46,21 +51,28 @@ def import_model(
     from pretune.text.tokenizers.training import word_level_tokenizer
 
     source, out = Path(source), Path(out)
+    lines = [] if vocab_file is None else read_text(Path(vocab_file)).split("\n")
+    words = [word for word in lines if word and not word.isspace()]
     if source.is_dir():
         if not is_published(source):
             raise PretuneError(
                 f"{source}: this folder has no ELMo checkpoint (options.json and *.hdf5); give a folder with these files, or a file of word "
                 "vectors"
             )
-        known = [] if vocab_file is None else read_text(Path(vocab_file)).split("\n")
-        tokenizer = word_level_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
+        tokenizer = word_level_tokenizer(words, spelled=True)
         config, tensors = read_published(source, tokenizer.size)
         tokenizer.characters = config.max_characters
         with SkipInitialization():
             model = Model(ELMO, config, Network(build(config)), tokenizer)
         model.backbone.load_state_dict(tensors, strict=False)
     else:
-        model = make_word_vector_model(read_word_vectors(source, max_words))
+        vectors = read_word_vectors(source, max_words)
+        if words and vectors.ngrams is None:
+            raise PretuneError(
+                f"{source}: the file has no vectors of n-grams, so words of {vocab_file} cannot be added; leave out --vocab-file, "
+                "or give a fastText model (.bin) with subwords"
+            )
+        model = make_word_vector_model(vectors.with_words(words))
     with torch.no_grad():
         model.save(out)
     count = sum(p.numel() for p in model.root.parameters())
