@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 from torch import Tensor
 
 from pretune.families.recurrent.word_vectors import WORD_VECTORS, WordVectorsConfig, build
 from pretune.inference.glove import train_glove
+from pretune.models.adapt_vocabulary import with_vocabulary
 from pretune.models.model import Model, Network
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
@@ -81,6 +84,46 @@ def word_embedding_table(model: Model) -> Tensor:
             "model of another family"
         )
     return network.embed.tokens
+
+
+def expand_vocabulary(model: Model, vectors: WordVectors, where: str | Path) -> tuple[Model, dict[str, Any]]:
+    """Return a copy of a model that also knows the words of a file of word vectors, and a report (Kiros et al., 2015).
+
+    A linear map from the word vectors to the model's word embedding is fitted by least squares to the words that are in
+    both, and gives the embedding of the words that are only in the file. The vocabulary must consist of whole words.
+    `where` is the file of the vectors, for messages.
+    """
+    tokenizer = model.require_tokenizer()
+    if tokenizer.kind != "WordLevel" or tokenizer.target is not tokenizer:
+        raise PretuneError(
+            f"{where}: only a model with one vocabulary of whole words can be expanded, and this one has {tokenizer.kind} "
+            "subwords or a separate target vocabulary; train a model with tokenizer.kind=words"
+        )
+    old_words = token_words(tokenizer)
+    shared = [(row, vectors.row[word]) for row, word in enumerate(old_words) if word in vectors.row]
+    if len(shared) < vectors.width:
+        raise PretuneError(
+            f"{where}: only {len(shared):,} words of the file are in the model's vocabulary, but a linear map of "
+            f"{vectors.width} dimensions needs at least as many words; check that language and case are the same"
+        )
+    rows, places = (list(column) for column in zip(*shared, strict=True))
+    table = word_embedding_table(model)[rows].detach().double().cpu()
+    inputs = torch.from_numpy(vectors.vectors[places]).double()
+    linear_map = torch.linalg.lstsq(inputs, table, driver="gelsd").solution
+    variance = ((table - table.mean(0)) ** 2).sum()
+    explained = 1.0 - float(((inputs @ linear_map - table) ** 2).sum() / variance)
+    known = {*old_words, *tokenizer.vocabulary}
+    new = {word: row for word, row in vectors.row.items() if word and word not in known}
+    content = json.loads(tokenizer.backend.to_str())
+    content["model"]["vocab"] |= {word: tokenizer.size + number for number, word in enumerate(new)}
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    larger = Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters)
+    old_ids = np.concatenate([np.arange(tokenizer.size), np.full(len(new), -1)])
+    expanded = with_vocabulary(model, larger, old_ids)
+    mapped = torch.from_numpy(vectors.vectors[list(new.values())]).double() @ linear_map
+    with torch.no_grad():
+        word_embedding_table(expanded)[tokenizer.size :] = mapped.to(table)
+    return expanded, {"words": larger.size, "shared_words": len(shared), "new_words": len(new), "r2": explained}
 
 
 def token_words(tokenizer: Tokenizer) -> list[str]:
