@@ -116,16 +116,18 @@ def test_finetuning_samples_in_training_only(tmp_path: Path) -> None:
         "\n".join(["text,label", *(f"{t},{label}" for t, label in words)]), encoding="utf-8"
     )
 
-    def tune(name: str, **batch: Any) -> pt.Run:
+    def tune(name: str, strategy: str = "full", **batch: Any) -> pt.Run:
         return pt.finetune(
             pretrained, tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / name, epochs=3, num_seeds=1,
-            report=False, batch=pt.Batching(size=8, **batch), optimizer=pt.Optimizer(lr=3e-3),
+            report=False, strategy=strategy, batch=pt.Batching(size=8, **batch), optimizer=pt.Optimizer(lr=3e-3),
         )  # fmt: skip
 
     run = tune("task", bpe_dropout=0.3)
     assert run.results["dev/accuracy"] == 1.0
     texts = [text for text, _ in words[:2]]
     assert [row["label"] for row in pt.predict(run.folder, texts)] == ["good", "bad"]
+    with pytest.raises(pt.PretuneError, match="the strategy features fits a head without training"):
+        tune("features", strategy="features", bpe_dropout=0.3)
     with pytest.raises(pt.PretuneError, match="unigram_alpha applies to Unigram tokenizers"):
         tune("other", unigram_alpha=0.1)
     with pytest.raises(

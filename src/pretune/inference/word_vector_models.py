@@ -113,7 +113,7 @@ def expand_vocabulary(model: Model, vectors: WordVectors, where: str | Path) -> 
     variance = ((table - table.mean(0)) ** 2).sum()
     explained = 1.0 - float(((inputs @ linear_map - table) ** 2).sum() / variance)
     known = {*old_words, *tokenizer.vocabulary}
-    new = {word: row for word, row in vectors.row.items() if word and word not in known}
+    new = {word: vectors.row[word] for word in vectors.words if word and word not in known}
     content = json.loads(tokenizer.backend.to_str())
     content["model"]["vocab"] |= {word: tokenizer.size + number for number, word in enumerate(new)}
     backend = tokenizers.Tokenizer.from_str(json.dumps(content))
