@@ -24,5 +24,6 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("labeled.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 20", "--steps 2").splitlines():
-        run_line(line, *(["--set", "batch.tokens=256"] if " pretrain " in line else []))
+        small = ["--set", "batch.tokens=256"] if " pretrain " in line else ["--epochs", "1"]
+        run_line(line, *(small if " pretrain " in line or " finetune " in line else []))
     assert pt.Run("runs/dropout-task").recipe["batch"]["bpe_dropout"] == 0.1

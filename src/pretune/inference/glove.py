@@ -79,7 +79,8 @@ def count_cooccurrences(sentences: Sequence[Sequence[str]], words: Sequence[str]
     ([0, 1], [1, 0], [0.5, 0.5])
     """
     number = {word: place for place, word in enumerate(words)}
-    keys, counts = np.empty(0, dtype=np.int64), np.empty(0)
+    keys: Array = np.empty(0, dtype=np.int64)
+    counts: Array = np.empty(0)
     gap = [-1] * window  # between sentences
     for start in range(0, len(sentences), SENTENCES_AT_ONCE):
         group = sentences[start : start + SENTENCES_AT_ONCE]
@@ -116,7 +117,7 @@ class GloVe:
         weights = torch.from_numpy(np.minimum(1.0, pairs.counts / x_max) ** POWER).float()
         for epoch in range(epochs):
             total = 0.0
-            for chosen in torch.from_numpy(permutation(len(pairs), seed, "glove", epoch)).split(BATCH):
+            for chosen in torch.split(torch.from_numpy(permutation(len(pairs), seed, "glove", epoch)), BATCH):
                 optimizer.zero_grad()
                 rows, columns = at[:, chosen]
                 word, context, word_bias, context_bias = (
@@ -126,7 +127,7 @@ class GloVe:
                 predicted = (word * context).sum(1) + (word_bias + context_bias)[:, 0]
                 loss = (weights[chosen] * (predicted - logs[chosen]) ** 2).sum()
                 loss.backward()  # type: ignore[no-untyped-call]
-                with torch.sparse.check_sparse_tensor_invariants(False):
+                with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
                     optimizer.step()
                 total += loss.item()
             yield total / len(pairs)

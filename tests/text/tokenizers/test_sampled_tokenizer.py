@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tokenizers
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from pretune.runtime.randomness import EpochRandom
+from pretune.text.examples.tagged import TaggedSentences
 from pretune.text.tokenizers.sampled_tokenizer import LONGEST, SampledTokenizer, SubwordRegularization
 from pretune.text.tokenizers.subword_sampling import SubwordSampling
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -65,6 +68,15 @@ def test_offsets_are_those_of_the_sampled_tokens(kind: Kind) -> None:
         covered = [{at for start, end in pairs for at in range(start, end)} for pairs in (own, theirs)]
         assert covered[0] == covered[1]  # the same characters of the text
         assert (np.diff(own[:, 0]) >= 0).all() and own.max(initial=0) <= len(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tagged_words_own_the_sampled_pieces_that_spell_them(kind: Kind) -> None:
+    rows = TaggedSentences(Path("rows"), [["The", "compiler", "accepts", "x", "."], ["Modules", "define", "names"]])
+    made, usual = (rows.tokenize(tokenizer) for tokenizer in (sampled(kind), store(kind).tokenizer))
+    assert len(made.rows.ids) > len(usual.rows.ids) and len(made.units) == len(usual.units)
+    words = store(kind).tokenizer.decode_many(np.split(made.rows.ids, made.units[1:-1]))
+    assert [word.strip() for word in words] == [word for sentence in rows.words for word in sentence]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-level-bpe", "sentencepiece-bpe"])

@@ -58,8 +58,10 @@ class SampledTokenizer(Tokenizer):
         """Return sampled token ids of texts, their number per text, and the character offsets of each token."""
         encodings = [self._encoding(replace_private(text)) for text in texts]
         ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64)
-        offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
-        return ids.astype(self.dtype), np.array([len(one.ids) for one in encodings], dtype=np.int64), offsets
+        pairs = [pair for encoding in encodings for pair in encoding.offsets]
+        offsets: Array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        lengths: Array = np.array([len(encoding.ids) for encoding in encodings], dtype=np.int64)
+        return ids.astype(self.dtype), lengths, offsets
 
     def _ids(self, text: str) -> list[int]:
         """Return the token ids of a text, sampled."""

@@ -129,17 +129,15 @@ class UnigramSampler:
         """Return a sampled segmentation of a word, or None if some of its characters are not in the vocabulary."""
         if not all(character in self.pieces for character in word):
             return None
-        lattice = (
-            [[]]
-            + [  # for each end: the start, token id and log probability of the pieces that end there
-                [
-                    (start, *self.pieces[word[start:end]])
-                    for start in range(max(0, end - self.longest), end)
-                    if word[start:end] in self.pieces
-                ]
-                for end in range(1, len(word) + 1)
+        # For each end: the start, token id and log probability of the pieces that end there.
+        lattice: list[list[tuple[int, int, float]]] = [
+            [
+                (start, *self.pieces[word[start:end]])
+                for start in range(max(0, end - self.longest), end)
+                if word[start:end] in self.pieces
             ]
-        )
+            for end in range(len(word) + 1)
+        ]
         return self._sample_nbest(lattice, random) if self.nbest_size else self._sample_all(lattice, random)
 
     def _sample_all(self, lattice: list[list[tuple[int, int, float]]], random: Random) -> Pieces:
