@@ -72,7 +72,7 @@ def test_offsets_are_those_of_the_sampled_tokens(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tagged_words_own_the_sampled_pieces_that_spell_them(kind: Kind) -> None:
-    rows = TaggedSentences(Path("rows"), [["The", "compiler", "accepts", "x", "."], ["Modules", "define", "names"]])
+    rows = TaggedSentences(Path("rows"), {}, [["The", "compiler", "accepts", "x", "."], ["Modules", "define", "names"]])
     made, usual = (rows.tokenize(tokenizer) for tokenizer in (sampled(kind), store(kind).tokenizer))
     assert len(made.rows.ids) > len(usual.rows.ids) and len(made.units) == len(usual.units)
     words = store(kind).tokenizer.decode_many(np.split(made.rows.ids, made.units[1:-1]))

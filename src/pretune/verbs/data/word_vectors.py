@@ -72,7 +72,7 @@ def train_vectors(
     from pretune.text.corpus.files import find_files
     from pretune.verbs.shared_inputs import as_path_list
 
-    options = {"vector_size": vector_size, "window": window, "min_count": min_count, "seed": seed}
+    options: dict[str, float] = {"vector_size": vector_size, "window": window, "min_count": min_count, "seed": seed}
     options |= {"x_max": x_max} if kind == "glove" else {"negative": negative, "workers": workers}
     options["epochs"] = epochs or (25 if kind == "glove" else 5)
     documents = read_documents(
