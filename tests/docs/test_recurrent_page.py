@@ -28,7 +28,8 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("news.fr.txt").write_text("\n".join(line[::-1] for line in lines), encoding="utf-8")
     rows = [f"{line},{'yes' if 'cat' in line else 'no'}" for line in lines]
     Path("labeled.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    vectors = [f"{word} {' '.join(str(chance.random()) for _ in range(5))}" for word in words]
+    known = [*words, "the", "of", "a", "is", "to", "in", "and"]
+    vectors = [f"{word} {' '.join(str(chance.random()) for _ in range(5))}" for word in known]
     Path("glove.txt").write_text("\n".join(vectors), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Self
 
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, selected_layers
+from pretune.backbones.second_decoder import copy_modules, replace_modules
 from pretune.backbones.transformer_stack import TransformerStack
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -87,6 +89,14 @@ class EncoderDecoder(LayeredBackbone):
             if number in wanted:
                 layers.append(x)
         return BackboneOutput(layers, state)
+
+    def copy_decoder(self) -> nn.ModuleDict:
+        """Return a copy of the decoder's layers, without its embeddings, as a second decoder for `with_decoder`."""
+        return copy_modules(self, ("layers", "norm", "score"))
+
+    def with_decoder(self, decoder: nn.ModuleDict) -> Self:
+        """Return the network with another decoder, made by `copy_decoder`; encoder and embeddings are shared."""
+        return replace_modules(self, decoder)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return the layers as (name, modules) pairs, those of the encoder first, for layer-wise training."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSel
 from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.recurrent import RecurrentBackbone
 from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
+from pretune.backbones.second_decoder import copy_modules, replace_modules, select_sequences
 from pretune.nn.attention.query_key_layout import cross_layout, token_layout
 from pretune.nn.attention.recurrent_attention import RecurrentAttention
 from pretune.nn.compiler_exclusions import exclude_from_compile
@@ -29,7 +29,6 @@ from pretune.nn.recurrent import (
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.spans import span_indices
 
 Readout = Literal["none", "tanh", "maxout"]
 
@@ -44,16 +43,8 @@ class EncodedSource:
 
     def select(self, chosen: Array) -> EncodedSource:
         """Return the encoder states of the source sequences at the indices `chosen`, in that order."""
-        offsets = self.packed.offsets.cpu().numpy().astype(np.int64)
-        lengths = np.diff(offsets)[chosen]
-        at, device = span_indices(offsets[:-1][chosen], lengths), self.states.device
-        rows, sequences = torch.from_numpy(at).to(device), torch.from_numpy(chosen).to(device)
-        host = np.concatenate([[0], np.cumsum(lengths)])
-        packed = replace(
-            self.packed.map(lambda tensor: tensor[rows] if len(tensor) == len(self.packed) else tensor),
-            offsets=torch.from_numpy(host.astype(np.int32)).to(device),
-            host_offsets=host,
-        )
+        packed, rows = select_sequences(self.packed, chosen)
+        sequences = torch.from_numpy(chosen).to(self.states.device)
         return EncodedSource(self.states[rows], packed, self.vectors[sequences])
 
 
@@ -164,6 +155,14 @@ class RecurrentEncoderDecoder(LayeredBackbone):
         """
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
         return BackboneOutput(self.run(target, EncodedSource(encoded, source, vectors), state, keep)[0], state)
+
+    def copy_decoder(self) -> nn.ModuleDict:
+        """Return a copy of the decoder's layers, without its embeddings, as a second decoder for `with_decoder`."""
+        return copy_modules(self, ("layers", "top"))
+
+    def with_decoder(self, decoder: nn.ModuleDict) -> Self:
+        """Return the network with another decoder, made by `copy_decoder`; encoder and embeddings are shared."""
+        return replace_modules(self, decoder)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
         """Return the attention weights of target tokens over their source: (target tokens, longest source)."""

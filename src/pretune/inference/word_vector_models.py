@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 from torch import Tensor
 
 from pretune.families.recurrent.word_vectors import WORD_VECTORS, WordVectorsConfig, build
+from pretune.inference.glove import train_glove
+from pretune.models.adapt_vocabulary import with_vocabulary
 from pretune.models.model import Model, Network
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
@@ -32,10 +37,9 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
     model = Model(WORD_VECTORS, config, Network(build(config)), tokenizer)
     table = torch.zeros(tokenizer.size, vectors.width)
     rows = torch.from_numpy(vectors.vectors)
-    first = {word: number for number, word in reversed(list(enumerate(vectors.words)))}
     for place, word in enumerate(tokenizer.vocabulary):
-        if word in first and not tokenizer.specials[place]:
-            table[place] = rows[first[word]]
+        if word in vectors.row and not tokenizer.specials[place]:
+            table[place] = rows[vectors.row[word]]
     table[tokenizer.role("unknown")] = rows.mean(0)
     model.backbone.embed.tokens.data.copy_(table)
     return model
@@ -44,6 +48,7 @@ def make_word_vector_model(vectors: WordVectors) -> Model:
 def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> int:
     """Copy word vectors into a model's embedding for the words of its vocabulary; return the number of words found.
 
+    If the vocabulary consists of whole words, those that are not in a fastText model get a vector from their n-grams.
     If the head of a task has its own word embedding, as with ELMo, the vectors are copied to it and not to the model's
     input embedding. `where` is the file of the vectors, for messages.
     """
@@ -54,15 +59,15 @@ def copy_word_vectors(model: Model, vectors: WordVectors, where: str | Path) -> 
             f"{where}: the vectors have {vectors.width} dimensions, but this model's embedding has {table.shape[1]}; "
             f"build the model with an embedding_size of {vectors.width}, or choose other vectors"
         )
-    number = {word: i for i, word in reversed(list(enumerate(vectors.words)))}
-    shared = [(row, number[word]) for row, word in enumerate(token_words(tokenizer)) if word in number]
+    known = vectors if tokenizer.kind == "WordLevel" else replace(vectors, ngrams=None)
+    found = [(row, known.vector(word)) for row, word in enumerate(token_words(tokenizer)) if word]
+    shared = [(row, vector) for row, vector in found if vector is not None]
     if not shared:
         raise PretuneError(
             f"{where}: none of the words in this file is in the model's vocabulary; check that language and case are the same"
         )
-    rows, places = map(list, zip(*shared, strict=True))
     with torch.no_grad():
-        table[rows] = torch.from_numpy(vectors.vectors[places]).to(table)
+        table[[row for row, _ in shared]] = torch.from_numpy(np.stack([vector for _, vector in shared])).to(table)
     log_info(f"{where}: found vectors for {len(shared):,} of {tokenizer.size:,} tokens of the model")
     return len(shared)
 
@@ -81,6 +86,46 @@ def word_embedding_table(model: Model) -> Tensor:
     return network.embed.tokens
 
 
+def expand_vocabulary(model: Model, vectors: WordVectors, where: str | Path) -> tuple[Model, dict[str, Any]]:
+    """Return a copy of a model that also knows the words of a file of word vectors, and a report (Kiros et al., 2015).
+
+    A linear map from the word vectors to the model's word embedding is fitted by least squares to the words that are in
+    both, and gives the embedding of the words that are only in the file. The vocabulary must consist of whole words.
+    `where` is the file of the vectors, for messages.
+    """
+    tokenizer = model.require_tokenizer()
+    if tokenizer.kind != "WordLevel" or tokenizer.target is not tokenizer:
+        raise PretuneError(
+            f"{where}: only a model with one vocabulary of whole words can be expanded, and this one has {tokenizer.kind} "
+            "subwords or a separate target vocabulary; train a model with tokenizer.kind=words"
+        )
+    old_words = token_words(tokenizer)
+    shared = [(row, vectors.row[word]) for row, word in enumerate(old_words) if word in vectors.row]
+    if len(shared) < vectors.width:
+        raise PretuneError(
+            f"{where}: only {len(shared):,} words of the file are in the model's vocabulary, but a linear map of "
+            f"{vectors.width} dimensions needs at least as many words; check that language and case are the same"
+        )
+    rows, places = (list(column) for column in zip(*shared, strict=True))
+    table = word_embedding_table(model)[rows].detach().double().cpu()
+    inputs = torch.from_numpy(vectors.vectors[places]).double()
+    linear_map = torch.linalg.lstsq(inputs, table, driver="gelsd").solution
+    variance = ((table - table.mean(0)) ** 2).sum()
+    explained = 1.0 - float(((inputs @ linear_map - table) ** 2).sum() / variance)
+    known = {*old_words, *tokenizer.vocabulary}
+    new = {word: vectors.row[word] for word in vectors.words if word and word not in known}
+    content = json.loads(tokenizer.backend.to_str())
+    content["model"]["vocab"] |= {word: tokenizer.size + number for number, word in enumerate(new)}
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    larger = Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters)
+    old_ids = np.concatenate([np.arange(tokenizer.size), np.full(len(new), -1)])
+    expanded = with_vocabulary(model, larger, old_ids)
+    mapped = torch.from_numpy(vectors.vectors[list(new.values())]).double() @ linear_map
+    with torch.no_grad():
+        word_embedding_table(expanded)[tokenizer.size :] = mapped.to(table)
+    return expanded, {"words": larger.size, "shared_words": len(shared), "new_words": len(new), "r2": explained}
+
+
 def token_words(tokenizer: Tokenizer) -> list[str]:
     """Return the word that each token spells, without word-start markers (▁the and Ġthe are "the"); "" for special tokens."""
     specials = tokenizer.specials
@@ -90,9 +135,11 @@ def token_words(tokenizer: Tokenizer) -> list[str]:
 def train_word_vectors(
     documents: Iterable[Document], kind: str, language: str, lowercase: bool, **options: Any
 ) -> WordVectors:
-    """Train word vectors on documents with gensim and return them, frequent words first."""
-    gensim = import_optional("gensim.models", "training word vectors")
+    """Train word vectors on documents, with gensim unless they are GloVe's, and return them, frequent words first."""
     cutter: Any = word_level_tokenizer([], lowercase=lowercase).backend
+    gensim = (
+        None if kind == "glove" else import_optional("gensim.models", "training word vectors with word2vec or fastText")
+    )
     sentences = [
         [word for word, _ in cutter.pre_tokenizer.pre_tokenize_str(cutter.normalizer.normalize_str(text[start:end]))]
         for text in (document.text for document in documents)
@@ -100,6 +147,8 @@ def train_word_vectors(
     ]
     if not sentences:
         raise PretuneError("there is no text to train word vectors on; give documents that are not empty")
+    if gensim is None:
+        return train_glove(sentences, **options)
     learn: Any = gensim.FastText if kind == "fasttext" else gensim.Word2Vec
     try:
         model = learn(sentences, sg=int(kind != "cbow"), **options)

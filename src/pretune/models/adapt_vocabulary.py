@@ -40,7 +40,7 @@ def replace_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[
     old = model.require_tokenizer()
     old_ids = match_tokens(old, tokenizer)
     tokens, matched = np.array(tokenizer.vocabulary), old_ids >= 0
-    return _with_vocabulary(model, tokenizer, old_ids), {
+    return with_vocabulary(model, tokenizer, old_ids), {
         "tokens": tokenizer.size,
         "matched": int(matched.sum()),
         "initialized_from_mean": int((~matched).sum()),
@@ -58,10 +58,10 @@ def add_special_token(model: Model, role: str) -> Model:
     tokenizer = model.require_tokenizer().with_added(role)
     old_ids = np.arange(max(model.config.vocab_size, tokenizer.size))  # an embedding may have more rows than tokens
     old_ids[tokenizer.role(role)] = -1
-    return _with_vocabulary(model, tokenizer, old_ids)
+    return with_vocabulary(model, tokenizer, old_ids)
 
 
-def _with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Model:
+def with_vocabulary(model: Model, tokenizer: Tokenizer, old_ids: Array) -> Model:
     """Return a copy of a model for a new tokenizer; `old_ids` has each token's old id, or -1 for the mean embedding."""
     if not isinstance(model.backbone.embed, Embeddings):
         raise PretuneError(

@@ -85,7 +85,7 @@ class WrappedTask(Task):
 BACKBONE_MEMBERS = (
     "embed", "width", "depth", "longest", "groups", "modules", "vocabulary_head", "pooler", "classifier", "tagger", "answerer",
     "choice_pooler", "choice_output",
-    "backward", "encoder", "decode", "stack", "widths", "direction_head", "both_directions",
+    "backward", "encoder", "decode", "copy_decoder", "with_decoder", "stack", "widths", "direction_head", "both_directions",
 )  # fmt: skip
 
 

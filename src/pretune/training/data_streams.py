@@ -42,6 +42,7 @@ class DataStream:
     epoch: int = 0
     index: int = 0
     taken: int = 0  # packs so far, over all epochs
+    epoch_data: Callable[[int], Data] | None = None  # the data of an epoch, if they differ from epoch to epoch
     _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,8 @@ class DataStream:
         """Return how the sequences of an epoch are divided into batches; the last two epochs are cached."""
         if epoch not in self._epochs:
             self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
-            self._epochs[epoch] = self.joint.arrange(self.data, self.packing, EpochRandom(self.seed, epoch))
+            data = self.data if self.epoch_data is None else self.epoch_data(epoch)
+            self._epochs[epoch] = self.joint.arrange(data, self.packing, EpochRandom(self.seed, epoch))
         return self._epochs[epoch]
 
     @property
@@ -149,12 +151,14 @@ def make_streams(
     seed: int,
     length_schedule: Sequence[tuple[float, int]] = (),
     size_warmup: tuple[float, float] | None = None,
+    epoch_data: Callable[[int], Data] | None = None,
 ) -> DataStreams:
     """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
 
     `length_schedule` has pairs (share of the budget, maximum sequence length until then); if it is empty, the length is
     the one in `packing`. `size_warmup` is the initial fraction of the batch size, and the share of the budget at which
-    batches reach their full size.
+    batches reach their full size. `epoch_data` is a function that returns the data of an epoch, if they differ from
+    `data`, which are the same in all epochs.
     """
     if len(mixture.shares) > 1 and mixture.stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot alternate with others; train with it alone")
@@ -169,5 +173,8 @@ def make_streams(
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))
         built.append(LengthStage(until, len(streams), packs))
-        streams += [DataStream(joint, data, replace(own, packs_per_step=packs), seed) for joint in mixture.joints]
+        streams += [
+            DataStream(joint, data, replace(own, packs_per_step=packs), seed, epoch_data=epoch_data)
+            for joint in mixture.joints
+        ]
     return DataStreams(mixture, streams, built, size_warmup)

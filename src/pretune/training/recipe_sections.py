@@ -23,6 +23,7 @@ from pretune.runtime.value_ranges import (
     check_number,
 )
 from pretune.text.tokenizers.kinds import Kind, PairScore
+from pretune.text.tokenizers.subword_sampling import SubwordSampling
 
 AUTO: Final = "auto"  # the learning rate that a range test finds
 SHARE, COUNT_OR_0 = Interval(0, 1, above=True), Interval(0, 1e12)
@@ -165,6 +166,17 @@ class Batching(TrainingSection):
         FRACTION, "Fraction of a step's tokens at the start, and fraction of the budget until the full size."
     )
     language_alpha: float | None = _key(None, "Power of their share of the text by which languages are sampled.")
+    bpe_dropout: float | None = _key(
+        FRACTION,
+        "BPE-dropout: probability with which a merge is skipped when the training texts are tokenized anew in every epoch.",
+    )
+    unigram_alpha: float | None = _key(
+        NOT_NEGATIVE,
+        "Unigram sampling: power of the probability of a segmentation to which it is sampled in every epoch.",
+    )
+    nbest_size: int | None = _key(
+        COUNT, "Unigram sampling: number of the most probable segmentations to sample from, instead of all."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,6 +191,11 @@ class Batching(TrainingSection):
                 f"batch.language_alpha={self.language_alpha:g}: the value must be between 0 (languages are sampled "
                 "uniformly) and 1 (in proportion to their text)"
             )
+
+    @property
+    def subword_sampling(self) -> SubwordSampling:
+        """The settings of subword regularization, which samples segmentations in training."""
+        return SubwordSampling(self.bpe_dropout, self.unigram_alpha, self.nbest_size)
 
 
 @dataclass(frozen=True)
@@ -258,6 +275,7 @@ NEEDS: dict[type[TrainingSection], dict[str, str]] = {
         "max_eval_batches": "held_out_fraction",
         "eval_every": "held_out_fraction",
     },
+    Batching: {"nbest_size": "unigram_alpha"},
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
 ON_TEXT: dict[type[TrainingSection], tuple[str, ...]] = {

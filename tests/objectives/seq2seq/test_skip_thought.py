@@ -98,3 +98,40 @@ def test_corpora_without_triples_are_rejected() -> None:
         SkipThought().arrange(data(), Packing(4, 2), EpochRandom(0))
     with pytest.raises(PretuneError, match="reads raw text"):
         SkipThought().arrange(Data(store().tokenizer, TEMPLATES["t5"]), Packing(128, 32), EpochRandom(0))
+
+
+def test_two_decoders_each_learn_their_own_neighbor() -> None:
+    torch.manual_seed(0)
+    network = encoder_decoder().eval()
+    objective = SkipThought(separate_decoders=True)
+    head = objective.head(network)
+    shared = {parameter.data_ptr() for parameter in network.parameters()}
+    assert not shared & {parameter.data_ptr() for parameter in head.next_decoder.parameters()}
+    with torch.no_grad():
+        for parameter in head.next_decoder.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    batch = small_batch()
+    source, target = batch.packed
+    whole = objective.loss(head, network, batch).sums["skip_thought"]
+    states = network.encoder(source).last
+    means = [states[a:b].mean(0) for a, b in zip(source.offsets[:-1], source.offsets[1:], strict=True)]
+    total = torch.zeros(())
+    for number, (start, end) in enumerate(zip(target.offsets[:-1].tolist(), target.offsets[1:].tolist(), strict=True)):
+        decoder = network.with_decoder(head.next_decoder) if number % 2 else network
+        own = pack(target.ids[start:end].numpy(), np.array([end - start]))
+        decoded = decoder.decode(own, pack_lists([[0]]), means[number // 2][None]).last
+        logits = head.vocabulary(decoded, network.embed.tokens)
+        total = total + torch.nn.functional.cross_entropy(logits, torch.arange(start, end) + 30, reduction="sum")
+    torch.testing.assert_close(whole, total, atol=1e-4, rtol=1e-5)
+    # Only the decoder of the next sentence learns from the sentences after, and the encoder learns from both.
+    for number in (0, 1):
+        network.zero_grad()
+        head.zero_grad()
+        weight = (torch.repeat_interleave(torch.arange(6), target.offsets.diff().long()) % 2 == number).float()
+        batch.targets["skip_thought"].weight = weight
+        objective.loss(head, network, batch).sums["skip_thought"].backward()
+        learned = [
+            any(p.grad is not None and bool(p.grad.any()) for p in part.parameters())
+            for part in (network.encoder, network.layers, head.next_decoder)
+        ]
+        assert learned == [True, number == 0, number == 1]

@@ -77,6 +77,54 @@ def test_fasttext_binary_format_is_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.vectors[2], matrix[[2, *cat]].mean(0), rtol=1e-6)
 
 
+def test_words_that_are_not_in_a_fasttext_model_get_a_vector_from_their_ngrams(tmp_path: Path) -> None:
+    matrix = fasttext(tmp_path / "v.bin")
+    found = read_word_vectors(tmp_path / "v.bin", max_words=3)
+    # Hashes of fastText, reduced to 50 buckets: FNV-1a over signed bytes of the n-grams of <ca> with 2 and 3 characters.
+    assert found.vector("ca") is not None and found.row["cat"] == 2
+    rows = [int(np.int64(fnv1a(gram.encode())) % 50) for gram in ("<c", "ca", "a>", "<ca", "ca>")]
+    np.testing.assert_allclose(found.vector("ca"), matrix[[5 + row for row in rows]].mean(0), rtol=1e-5)
+    russian = [int(np.int64(fnv1a(gram.encode())) % 50) for gram in ("<я", "я>", "<я>")]
+    np.testing.assert_allclose(found.vector("я"), matrix[[5 + row for row in russian]].mean(0), rtol=1e-5)
+    np.testing.assert_array_equal(found.vector("cat"), found.vectors[2])
+    extended = found.with_words(["ca", "cat", "я", "ca"])
+    assert extended.words == [*WORDS[:3], "ca", "я"] and extended.vectors.shape == (5, 4)
+    assert WordVectors(["a"], np.ones((1, 2), dtype=np.float32)).vector("b") is None
+    fasttext(tmp_path / "long.bin", shortest=9, longest=9)
+    assert (
+        read_word_vectors(tmp_path / "long.bin").with_words(["ca"]).words == WORDS
+    )  # it has no n-gram of 9 characters
+
+
+def fnv1a(content: bytes) -> int:
+    """Return fastText's hash, written as its source does: with signed bytes and 32-bit arithmetic."""
+    with np.errstate(over="ignore"):
+        h = np.uint32(2166136261)
+        for byte in np.frombuffer(content, dtype=np.int8):
+            h = np.uint32(h ^ np.uint32(int(byte) & 0xFFFFFFFF))
+            h = np.uint32(h * np.uint32(16777619))
+    return int(h)
+
+
+def test_models_get_vectors_of_further_words_from_ngrams(tmp_path: Path) -> None:
+    fasttext(tmp_path / "v.bin")
+    vectors = read_word_vectors(tmp_path / "v.bin")
+    (tmp_path / "words.txt").write_text("kitten\ncat\n\n", encoding="utf-8")
+    pt.import_model(tmp_path / "v.bin", out=tmp_path / "model", vocab_file=tmp_path / "words.txt")
+    model = load(tmp_path / "model")
+    tokens, vocabulary = model.backbone.embed.tokens.detach().numpy(), model.require_tokenizer().vocabulary
+    np.testing.assert_allclose(tokens[vocabulary.index("kitten")], vectors.vector("kitten"), rtol=1e-6)
+    assert vocabulary.count("cat") == 1
+    text(tmp_path / "plain.bin", header=True)
+    with pytest.raises(pt.PretuneError, match=r"the file has no vectors of n-grams, so words of .* cannot be added"):
+        pt.import_model(tmp_path / "plain.bin", out=tmp_path / "no", vocab_file=tmp_path / "words.txt")
+    # The initial embedding of a model with a vocabulary of words, too.
+    other = make_word_vector_model(WordVectors(["kitten", "the", "x"], np.zeros((3, 4), dtype=np.float32)))
+    assert copy_word_vectors(other, vectors, "file") == 3
+    place = other.require_tokenizer().vocabulary.index("kitten")
+    np.testing.assert_allclose(other.backbone.embed.tokens[place].detach(), vectors.vector("kitten"), rtol=1e-6)
+
+
 def test_invalid_files_are_reported_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a 1 2\nb 1 x\n", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: expected a word and 2 numbers"):

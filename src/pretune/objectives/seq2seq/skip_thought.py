@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Backbone
+from pretune.backbones.second_decoder import select_sequences
+from pretune.nn.compiler_exclusions import exclude_from_compile
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.objectives.registry import register_objective
@@ -35,13 +37,19 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class SkipThoughtHead(nn.Module):
-    """An output layer over the vocabulary, and two learned vectors that tell the decoder which neighbor to generate."""
+    """An output layer over the vocabulary, and what the two decoders do not share.
 
-    def __init__(self, backbone: Backbone) -> None:
+    If they share all their weights, these are two learned vectors, which tell the decoder which neighbor to generate,
+    and else the layers of the decoder of the next sentence.
+    """
+
+    def __init__(self, backbone: Backbone, separate_decoders: bool) -> None:
         super().__init__()
+        network: Any = backbone
         self.vocabulary = backbone.vocabulary_head()
+        self.next_decoder = network.copy_decoder() if separate_decoders else None
         width = getattr(backbone, "encoder", backbone).width
-        self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
+        self.neighbor = None if separate_decoders else nn.Parameter(torch.empty(2, width).normal_(std=0.02))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return the vectors from which both neighbors of each sentence are decoded, given sentence vectors (s, width).
@@ -49,21 +57,30 @@ class SkipThoughtHead(nn.Module):
         The result is (2s, width): row 2i is for the sentence before sentence i, and row 2i + 1 for the sentence after
         it.
         """
+        if self.neighbor is None:
+            return vectors.repeat_interleave(2, 0)
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
 @register_objective
 @dataclass(frozen=True)
 class SkipThought(Seq2Seq):
-    """Skip-thought: generate both neighbors of a sentence from its vector, with one decoder (the paper has two).
+    """Skip-thought: generate both neighbors of a sentence from its vector, with one decoder or two.
 
-    `pooling` turns the hidden states of the sentence into one vector, to which a learned vector for "previous" or
-    "next" is added.
+    `pooling` turns the hidden states of the sentence into one vector. With `separate_decoders`, as in the paper, one
+    decoder generates the sentence before and another the sentence after; else a learned vector for "previous" or "next"
+    is added to the vector of the sentence.
     """
 
     pooling: Literal["cls", "mean", "max", "last"] = "mean"
+    separate_decoders: bool = False
 
     name: ClassVar[str] = "skip_thought"
+
+    @property
+    def needs_host_sync(self) -> bool:
+        """Return whether there are two decoders, whose sequences are divided on the host."""
+        return self.separate_decoders
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return each sentence that has two neighbors in its document as a source, and the neighbors as its targets."""
@@ -104,8 +121,8 @@ class SkipThought(Seq2Seq):
         return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new output layer over the vocabulary, with learned vectors for previous and next sentences."""
-        return SkipThoughtHead(backbone)
+        """Return a new output layer over the vocabulary, with what tells previous and next sentences apart."""
+        return SkipThoughtHead(backbone, self.separate_decoders)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the cross-entropy of the tokens of both neighboring sentences."""
@@ -114,9 +131,12 @@ class SkipThought(Seq2Seq):
         read = network.encoder(source).last
         # Mean pooling returns fp32; the decoder needs the dtype of the states.
         vectors = head(pool(read, source, self.pooling).to(read.dtype))
-        states = network.decode(target, one_state_per_sequence(target), vectors).last
-        targets = batch.targets[self.name]
         head_: Any = head
+        if self.separate_decoders:
+            states = decode_separately(network, head_.next_decoder, target, vectors)
+        else:
+            states = network.decode(target, one_state_per_sequence(target), vectors).last
+        targets = batch.targets[self.name]
         return vocabulary_loss(self.name, head_.vocabulary, states[targets.at], backbone.embed.tokens, targets)
 
 
@@ -124,6 +144,21 @@ def inner_sentences(store: Store, documents: Array) -> Array:
     """Return the indices of all sentences of `documents` that are neither the first nor the last of their document."""
     first, count = store.document_offsets[documents], np.diff(store.document_offsets)[documents]
     return span_indices(first + 1, np.maximum(0, count - 2))
+
+
+@exclude_from_compile  # the number of tokens of each decoder differs from batch to batch
+def decode_separately(network: Any, next_decoder: nn.ModuleDict, target: Packed, vectors: Tensor) -> Tensor:
+    """Decode the sentences before with the decoder of a network, and those after with the layers `next_decoder`.
+
+    `vectors` (2s, width) has the vector from which each of the target sequences is decoded. Return the decoder's states
+    of all target tokens, in their order.
+    """
+    states, rows = [], []
+    for number, decoder in enumerate((network, network.with_decoder(next_decoder))):
+        part, own = select_sequences(target, np.arange(number, len(target.offsets) - 1, 2))
+        states.append(decoder.decode(part, one_state_per_sequence(part), vectors[number::2]).last)
+        rows.append(own)
+    return torch.cat(states)[torch.cat(rows).argsort()]
 
 
 def one_state_per_sequence(target: Packed) -> Packed:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,11 +32,33 @@ LONGEST_NGRAM = 100  # characters
 
 
 @dataclass(frozen=True)
+class NgramVectors:
+    """The vectors of character n-grams of a fastText model, from which any word gets a vector.
+
+    `matrix` (buckets, width) has the vectors by the hash of an n-gram, and n-grams have from `shortest` to `longest`
+    characters.
+    """
+
+    matrix: Array  # (buckets, width) float32
+    shortest: int
+    longest: int
+
+    def vector(self, word: str) -> Array | None:
+        """Return the mean vector of the n-grams of a word that is not in the vocabulary, (width,); None without any."""
+        rows = ngram_rows(word, self.shortest, self.longest, len(self.matrix))
+        return self.matrix[rows].mean(0) if rows else None
+
+
+@dataclass(frozen=True)
 class WordVectors:
-    """Words and their vectors, (words, width), in the order of a file, which usually is by decreasing frequency."""
+    """Words and their vectors, (words, width), in the order of a file, which usually is by decreasing frequency.
+
+    Those of a fastText .bin model have `ngrams`, too, from which words that are not in `words` get a vector.
+    """
 
     words: list[str]
     vectors: Array  # (words, width) float32
+    ngrams: NgramVectors | None = None
 
     def __len__(self) -> int:
         return len(self.words)
@@ -44,6 +67,29 @@ class WordVectors:
     def width(self) -> int:
         """Return the dimension of the word vectors."""
         return int(self.vectors.shape[1])
+
+    @cached_property
+    def row(self) -> dict[str, int]:
+        """Return the row of each word; of a word that occurs several times, the first."""
+        return {word: number for number, word in reversed(list(enumerate(self.words)))}
+
+    def vector(self, word: str) -> Array | None:
+        """Return the vector of a word, (width,), from its n-grams if it is not in the vocabulary; None if it has none.
+
+        >>> vectors = WordVectors(["cat"], np.ones((1, 2), dtype=np.float32))
+        >>> vectors.vector("cat").tolist(), vectors.vector("dog")
+        ([1.0, 1.0], None)
+        """
+        if word in self.row:
+            return self.vectors[self.row[word]]
+        return None if self.ngrams is None else self.ngrams.vector(word)
+
+    def with_words(self, words: Iterable[str]) -> WordVectors:
+        """Return the vectors extended by those of further words, from their n-grams; words without any are left out."""
+        new = {word: self.vector(word) for word in dict.fromkeys(words) if word not in self.row}
+        found = {word: vector for word, vector in new.items() if vector is not None}
+        rows = np.concatenate([self.vectors, np.stack(list(found.values()))]) if found else self.vectors
+        return WordVectors([*self.words, *found], rows, self.ngrams)
 
 
 def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVectors:
@@ -58,6 +104,10 @@ def read_word_vectors(path: str | Path, max_words: int | None = None) -> WordVec
         word = loaded.words[int(finite.argmin())]
         raise PretuneError(
             f"{path}: the vector of {quote(word)} contains NaN or infinity, so the file is damaged; download it again"
+        )
+    if loaded.ngrams is not None and not np.isfinite(loaded.ngrams.matrix.sum(dtype=np.float64)):
+        raise PretuneError(
+            f"{path}: the vector of an n-gram contains NaN or infinity, so the file is damaged; download it again"
         )
     return loaded
 
@@ -216,7 +266,8 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
     parts = ([i, *(known + h for h in ngram_rows(word, shortest, longest, bucket))] for i, word in enumerate(chosen))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
         means = np.stack([matrix[part].mean(0) for part in parts])
-    return WordVectors(chosen, means.astype(np.float32))
+    ngrams = NgramVectors(matrix[known : known + bucket], shortest, longest) if has_ngrams else None
+    return WordVectors(chosen, means.astype(np.float32), ngrams)
 
 
 def ngram_rows(word: str, shortest: int, longest: int, bucket: int) -> list[int]:

@@ -190,6 +190,11 @@ class Store:
         return np.cumsum(np.concatenate([m["files"] for m in self._maps]), dtype=np.int64) - 1
 
     @property
+    def has_annotated_spans(self) -> bool:
+        """Return whether the documents have annotated spans, each of which counts as one word."""
+        return bool(self.manifest["settings"].get("span_field"))
+
+    @property
     def languages(self) -> list[str]:
         """Return the languages of the documents in the store, sorted."""
         return sorted({language for language, _ in self.language_runs})
@@ -224,6 +229,21 @@ class Store:
         shares = self.document_bytes[owner] * tokens / np.maximum(1, whole[owner])
         store.__dict__ |= {"document_offsets": offsets, "document_bytes": shares.astype(np.int64)}
         store.__dict__["document_files"] = self.document_files[owner]
+        return store
+
+    def with_tokens(self, tokens: Array, words: Array, sentence_lengths: Array) -> Store:
+        """Return a copy of the token store, held in memory, whose sentences consist of other tokens.
+
+        `tokens` (t,) are the token ids of all sentences, `words` (t,) is the mask of those that begin a word, and
+        `sentence_lengths` (sentences,) has the number of tokens of each sentence.
+        """
+        store = copy(self)
+        offsets = _running_totals(sentence_lengths)
+        kept = ("document_offsets", "document_bytes", "document_files", "document_languages")
+        store.__dict__ |= {name: getattr(self, name) for name in kept} | {"sentence_offsets": offsets}
+        store.__dict__["_token_bounds"] = np.array([0, len(tokens)])
+        store.manifest = self.manifest | {"tokens": len(tokens)}
+        store._maps = [{"tokens": tokens, "words": np.packbits(words, bitorder="little")}]
         return store
 
     def _with_start(self, bounds: Array) -> Any:
@@ -332,12 +352,16 @@ def join_stores(stores: Sequence[Store]) -> Store:
     counted = ("documents", "sentences", "tokens", "bytes", "empty_documents")
     joined.shards = [shard for store in stores for shard in store.shards]
     joined.manifest = first.manifest | {key: sum(store.manifest[key] for store in stores) for key in counted}
+    for store in stores:
+        if store.has_annotated_spans:
+            own = {"span_field": store.manifest["settings"]["span_field"]}
+            joined.manifest["settings"] = first.manifest["settings"] | own
     joined._maps = [arrays for store in stores for arrays in store._maps]
     joined.language_runs = [entry for store in stores for entry in store.language_runs]
     return joined
 
 
-def _running_totals(counts: list[int]) -> Array:
+def _running_totals(counts: Sequence[int] | Array) -> Array:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 

@@ -218,11 +218,11 @@ class Tokenizer:
         Both arrays are concatenated over all documents. Each part gets the ids that it would get alone, but encoding
         whole documents at once is a third faster.
         """
-        joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
+        joined = [JOINT.join(map(replace_private, parts)) for parts in documents if parts]
         joint = self._joint
         ids: list[list[int]] = []
         with library_errors(*FAILED):
-            encodings = self._plain.encode_batch_fast(joined, add_special_tokens=False)  # type: ignore[arg-type]
+            encodings = self.plain.encode_batch_fast(joined, add_special_tokens=False)  # type: ignore[arg-type]
         for encoding in encodings:
             ids += (encoding.ids, [joint])
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=sum(map(len, ids)))
@@ -241,7 +241,7 @@ class Tokenizer:
             origin += [np.arange(start, start + len(part)), np.full(len(JOINT), start + len(part))]
             start += len(part)
         with library_errors(*FAILED):
-            encoding = self._plain.encode(JOINT.join(map(_without_private, parts)), add_special_tokens=False)
+            encoding = self.plain.encode(JOINT.join(map(replace_private, parts)), add_special_tokens=False)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[np.array(encoding.ids) != self._joint]
         characters: Array = np.concatenate([*origin, [start]])
         return characters[offsets]
@@ -256,9 +256,9 @@ class Tokenizer:
         empty = np.empty((0, 2), dtype=np.int64)
         ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
         for first in range(0, len(texts), SOME):
-            some = list(map(_without_private, texts[first : first + SOME]))
+            some = list(map(replace_private, texts[first : first + SOME]))
             with library_errors(*FAILED):
-                encodings = self._plain.encode_batch(some, add_special_tokens=False)
+                encodings = self.plain.encode_batch(some, add_special_tokens=False)
             ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64))
             pairs = [pair for encoding in encodings for pair in encoding.offsets]
             offsets.append(np.array(pairs, dtype=np.int64).reshape(-1, 2))
@@ -267,10 +267,10 @@ class Tokenizer:
 
     @property
     def _joint(self) -> int:
-        return self._plain.token_to_id(JOINT) or 0
+        return self.plain.token_to_id(JOINT) or 0
 
     @cached_property
-    def _plain(self) -> tokenizers.Tokenizer:
+    def plain(self) -> tokenizers.Tokenizer:
         """Return a `tokenizers` backend that treats strings such as "[MASK]" in texts as plain text.
 
         It has one additional token, which separates the sentences of a document.
@@ -312,6 +312,11 @@ class Tokenizer:
         numbers = [int(i) for i in ids]
         with library_errors(*FAILED):
             return self.backend.decode(numbers, skip_special_tokens=not specials)
+
+    def decode_many(self, sequences: Sequence[Ids]) -> list[str]:
+        """Return the text of each sequence of token ids, without special tokens."""
+        with library_errors(*FAILED):
+            return self.backend.decode_batch([ids.tolist() for ids in sequences], skip_special_tokens=True)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the token string of each token id."""
@@ -428,7 +433,8 @@ class Tokenizer:
         return self.report or {"kind": self.kind, "vocab_size": self.size, "roles": sorted(self.roles)}
 
 
-def _without_private(text: str) -> str:
+def replace_private(text: str) -> str:
+    """Return a text with spaces in place of the private-use characters that have a meaning in this module."""
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 

@@ -60,6 +60,7 @@ from pretune.training.loop import Training, train_run
 from pretune.training.optim.optimizers import scale_lr_to_batch
 from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
 from pretune.training.run_folder import Run, finish_run, start_run
+from pretune.training.subword_regularization import epochs_of_sampled_subwords
 
 DEV_PREDICTIONS = "dev_answers.jsonl"  # predictions for the dev examples, in their order
 SPLIT = "split.json"  # which rows of the training file are the dev examples
@@ -285,6 +286,11 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     model.labels, model.tasks, model.objective, model.bag_of_words = labels, {}, plan.objective, None
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     strategy = resolve_strategy(plan, model, [task], dev is not None)
+    if plan.batch.subword_sampling.active and not strategy.trains:
+        raise PretuneError(
+            f"the strategy {plan.strategy} fits a head without training, so subwords cannot be sampled in every epoch; "
+            "remove batch.bpe_dropout and batch.unigram_alpha"
+        )
     starts = strategy.prepare(model, plan.seed)
     # A predictor raises an error for unknown labels.
     predictor = Predictor(model, task, dev, length).report_truncated() if dev is not None else None
@@ -295,7 +301,8 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
         write_json(plan.out / SPLIT, {"file": str(rows.file), "dev_rows": material.dev_rows})
     data, packing, truncated = tokenize_examples(plan, model, task, rows, length, device)
     mixture = strategy.wrap(mixture, learned)
-    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
+    sampled = epochs_of_sampled_subwords(data, plan.batch.subword_sampling, plan.seed)
+    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed, epoch_data=sampled)
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = None if predictor is None else lambda: score(predictor.task, predictor(device), predictor.examples)
     last: dict[str, float] = {}

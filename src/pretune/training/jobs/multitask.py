@@ -22,6 +22,7 @@ from pretune.training.jobs.finetuning import FinetuningJob, TaskData
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.training.run_folder import Run, finish_run, start_run
+from pretune.training.subword_regularization import epochs_of_sampled_subwords
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
         data, packing, truncated[name] = finetuning.tokenize_examples(
             plan, model, tasks[name], parts[name].rows, length, device
         )
-        streams.append(DataStream(joint, data, packing, plan.seed))
+        sampled = epochs_of_sampled_subwords(data, plan.batch.subword_sampling, plan.seed)
+        streams.append(DataStream(joint, data, packing, plan.seed, epoch_data=sampled))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = DataStreams(
         mixture, streams, [LengthStage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist()

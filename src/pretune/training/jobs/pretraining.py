@@ -28,6 +28,7 @@ from pretune.training.optim.optimizers import scale_lr_to_batch
 from pretune.training.parallel import rank_consistency
 from pretune.training.parallel.distributed import World
 from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, remove_if_refused, start_run
+from pretune.training.subword_regularization import epochs_of_sampled_subwords
 
 ObjectiveTransform = Callable[[Mixture, Tokenizer], Mixture]
 
@@ -108,6 +109,7 @@ def prepare_training(
         seed=plan.seed,
         length_schedule=stages,
         size_warmup=plan.batch.size_warmup,
+        epoch_data=epochs_of_sampled_subwords(data, plan.batch.subword_sampling, plan.seed),
     )
     rank_consistency.warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing

@@ -8,10 +8,12 @@ from pretune.runtime.output_paths import check_new_folder
 from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.results import ResultSummary
-from pretune.verbs.verb import verb
+from pretune.verbs.verb import only, verb
 
 
 @verb(
+    only("negative", "workers", where="to word2vec and fastText, not to GloVe", when=lambda o: o.kind != "glove"),
+    only("x_max", where="to --kind glove", when=lambda o: o.kind == "glove"),
     *reading_rules("split_by", "text_field", files=lambda o: o.corpus),
     common=("kind", "vector_size", "window", "min_count", "epochs", "language", "seed"),
     out=check_new_folder,
@@ -20,12 +22,13 @@ def train_vectors(
     corpus: opt.Corpus,
     *,
     out: opt.ModelFolder,
-    kind: Literal["skipgram", "cbow", "fasttext"] = "skipgram",
+    kind: Literal["skipgram", "cbow", "fasttext", "glove"] = "skipgram",
     vector_size: int = 100,
     window: int = 5,
     negative: int = 5,
+    x_max: float = 100.0,
     min_count: int = 5,
-    epochs: int = 5,
+    epochs: int | None = None,
     lowercase: bool = True,
     language: opt.Language = "en",
     split_by: opt.SplitBy = "auto",
@@ -34,24 +37,27 @@ def train_vectors(
     seed: opt.Seed = 0,
     workers: int = 1,
 ) -> ResultSummary:
-    """Train word vectors with gensim (the extra `vectors`), and save them as a model folder.
+    """Train word vectors, and save them as a model folder.
 
-    With one worker, the same seed gives the same vectors.
+    word2vec and fastText are trained with gensim (the extra `vectors`), and GloVe without it. With one worker, the same seed
+    gives the same vectors.
 
     Parameters
     ----------
     kind
-        Algorithm: skipgram and cbow (word2vec), or fasttext (skip-gram with subwords).
+        Algorithm: skipgram and cbow (word2vec), fasttext (skip-gram with subwords), or glove (co-occurrence counts).
     vector_size
         Dimension of the vectors.
     window
         Size of the context window, in words on either side.
     negative
         Number of negative samples per word.
+    x_max
+        Number of co-occurrences from which a pair of words has full weight in the loss of GloVe.
     min_count
         Minimum number of occurrences of a word.
     epochs
-        Passes over the corpus.
+        Passes over the corpus or, for glove, over the co-occurrence counts; by default 5, and 25 for glove.
     lowercase
         Lowercase the text.
     workers
@@ -66,16 +72,12 @@ def train_vectors(
     from pretune.text.corpus.files import find_files
     from pretune.verbs.shared_inputs import as_path_list
 
-    options = {
-        "vector_size": vector_size,
-        "window": window,
-        "negative": negative,
-        "min_count": min_count,
-        "epochs": epochs,
-    }
+    options: dict[str, float] = {"vector_size": vector_size, "window": window, "min_count": min_count, "seed": seed}
+    options |= {"x_max": x_max} if kind == "glove" else {"negative": negative, "workers": workers}
+    options["epochs"] = epochs or (25 if kind == "glove" else 5)
     documents = read_documents(
         find_files(as_path_list(corpus)), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
     )
-    vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, workers=workers, **options)
+    vectors = train_word_vectors(documents, kind, language, lowercase, **options)
     make_word_vector_model(vectors).save(out)
     return ResultSummary({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

@@ -1,0 +1,39 @@
+"""Subword regularization: tokenize the training data anew in every epoch, with sampled segmentations.
+
+Kudo, 2018 (arXiv:1804.10959); Provilkov et al., 2020 (arXiv:1910.13267). Evaluation and prediction never sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pretune.objectives import Data
+from pretune.runtime.randomness import EpochRandom
+from pretune.text.store.resampling import check_resampling, resample_store
+from pretune.text.tokenizers.sampled_tokenizer import SubwordRegularization
+from pretune.text.tokenizers.subword_sampling import SubwordSampling
+
+
+def epochs_of_sampled_subwords(data: Data, settings: SubwordSampling, seed: int) -> Callable[[int], Data] | None:
+    """Return a function from an epoch to its training data, tokenized with sampled segmentations; None without sampling.
+
+    The data of an epoch are determined by the seed, so that an interrupted run continues with the same ones.
+    """
+    if not settings.active:
+        return None
+    tokenizers = SubwordRegularization(data.tokenizer, settings)
+    if data.store is not None:
+        check_resampling(data.store)
+    recent: dict[int, Data] = {}  # several streams read the same epochs
+
+    def epoch_data(epoch: int) -> Data:
+        if epoch not in recent:
+            sampled = tokenizers.epoch(EpochRandom(seed, epoch))
+            store = data.store and resample_store(data.store, data.documents, data.tokenizer, sampled)
+            for old in [known for known in recent if abs(known - epoch) > 1]:
+                del recent[old]
+            recent[epoch] = replace(data, tokenizer=sampled, store=store, cache={})
+        return recent[epoch]
+
+    return epoch_data
