@@ -320,6 +320,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("export", {"position_init": "copy"}, {"model": "{model}", "out": "{out}"}, {"model": "{model}", "out": "{out}", "max_positions": 99}),
     ("show", {"text": "a", "seed": 1}, {"what": "presets"}, {"what": "objectives"}),
     ("show", {"plot": "{out}"}, {"what": "families"}, {"what": "plm"}),
+    ("show", {"memory": True}, {"what": "plm"}, {"what": "bert-tiny"}),
 ]  # fmt: skip
 
 
