@@ -218,6 +218,9 @@ class TokenizerTraining(TrainingSection):
     pair_score: PairScore | None = _key(None, "What WordPiece training merges first.")  # noqa: RUF009
     extra_ids: int | None = _key(COUNT_OR_0, "Number of sentinel tokens.")
     languages: tuple[str, ...] | None = _key(None, "Languages that get a token.")
+    language_alpha: float | None = _key(
+        FRACTION, "Power of their share of the text by which languages are sampled, for the training of the tokenizer."
+    )
     least: int | None = _key(COUNT, "Minimum count of a word, for vocabularies of whole words.")
     target: int | None = _key(COUNT, "Size of a separate vocabulary for translations.")
 

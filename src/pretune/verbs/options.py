@@ -82,6 +82,10 @@ Tokenizer = Annotated[LoadedTokenizer | str | Path, "Tokenizer folder or file, o
 Language = Annotated[
     str, "Language of the sentence splitter (en, ru, ko, …), or `lines` if there is one sentence per line."
 ]
+TextLanguage = Annotated[
+    str | None,
+    "Language of the texts, for a model with language embeddings (XLM), such as fr; by default the one saved with the model.",
+]
 SplitBy = Annotated[
     Literal["auto", "line", "blank-line", "file"],
     "How .txt files are split into documents: one per line, separated by blank lines, or one per file; auto infers it.",
