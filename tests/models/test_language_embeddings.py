@@ -34,9 +34,7 @@ def model_folder() -> Path:
     folder = Path(mkdtemp())
     (folder / "small.yaml").write_text(f"like: xlm-tiny\nconfig: {json.dumps(CHANGED)}\n", encoding="utf-8")
     tokenizer = train_on_documents([Document(" ".join(WORDS), folder, 1)], "words", 32)
-    model = make_model(
-        str(folder / "small.yaml"), 32, padding=tokenizer.role("padding"), languages=["en", "fr", "sw"]
-    )
+    model = make_model(str(folder / "small.yaml"), 32, padding=tokenizer.role("padding"), languages=["en", "fr", "sw"])
     table = language_table(model)
     assert table is not None
     torch.nn.init.normal_(table.weight, std=1.0)
@@ -116,7 +114,7 @@ def test_the_language_of_finetuning_is_saved_and_another_can_be_chosen(tmp_path:
 
 
 def test_wrong_languages_are_errors_of_one_line(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match="no embedding of the language 'de'; .*en, fr, sw"):
+    with pytest.raises(PretuneError, match=r"no embedding of the language 'de'; .*en, fr, sw"):
         pt.embed(str(model_folder()), TEXTS, language="de")
     with pytest.raises(PretuneError, match="has no language embeddings, so it cannot be told that texts are in 'fr'"):
         pt.embed("pretune-small-en", TEXTS, language="fr")

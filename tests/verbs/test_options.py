@@ -218,7 +218,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("adapt", {"text_field": "text"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "{model}", "data": "{rows}", "out": "{out}"}),
     ("ulmfit", {"split_by": "line", "encoding_errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{text}"], "out": "{out}"}),
     ("ulmfit", {"text_field": "text"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{rows}"], "out": "{out}"}),
-    ("finetune", {"batch": Batching(tokens=2, microbatch_tokens=2, length_schedule=((1.0, 8),), size_warmup=(0.5, 0.5), language_alpha=0.5)}, FINETUNE, {}),
+    ("finetune", {"batch": Batching(tokens=2, microbatch_tokens=2, length_schedule=((1.0, 8),), objective_schedule=((1.0, "mlm"),), size_warmup=(0.5, 0.5), language_alpha=0.5)}, FINETUNE, {}),
     ("finetune", {"monitor": Monitoring(held_out_fraction=0.1, max_eval_batches=1)}, FINETUNE, {}),
     ("finetune", {"epochs": 3.0}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
     ("finetune", {"tokenizer": "t"}, FINETUNE, {**FINETUNE, "model": "bert-tiny"}),

@@ -160,6 +160,9 @@ class Batching(TrainingSection):
     length_schedule: tuple[tuple[float, int], ...] | None = _key(
         None, "Pairs of a fraction of the budget and the maximum length until then, instead of max_length."
     )
+    objective_schedule: tuple[tuple[float, str], ...] | None = _key(
+        None, "Pairs of a fraction of the budget and the objective until then, instead of the objective of the run."
+    )
     gradient_checkpointing: bool | None = _key(None, "Recompute activations in the backward pass to save memory.")
     size_warmup: tuple[float, float] | None = _key(
         FRACTION, "Fraction of a step's tokens at the start, and fraction of the budget until the full size."
@@ -173,6 +176,12 @@ class Batching(TrainingSection):
                 raise PretuneError(
                     f"batch.length_schedule={quote(self.length_schedule)}: each entry must be a fraction of the budget, above 0 and "
                     "at most 1, and the maximum sequence length until then"
+                )
+        for share, objective in self.objective_schedule or ():
+            if share not in SHARE or not objective:
+                raise PretuneError(
+                    f"batch.objective_schedule={quote(self.objective_schedule)}: each entry must be a fraction of the budget, above "
+                    "0 and at most 1, and the objective until then"
                 )
         if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(
@@ -264,7 +273,7 @@ NEEDS: dict[type[TrainingSection], dict[str, str]] = {
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
 ON_TEXT: dict[type[TrainingSection], tuple[str, ...]] = {
-    Batching: ("tokens", "microbatch_tokens", "length_schedule", "size_warmup", "language_alpha"),
+    Batching: ("tokens", "microbatch_tokens", "length_schedule", "objective_schedule", "size_warmup", "language_alpha"),
     Monitoring: ("held_out_fraction", "max_eval_batches"),
 }
 ON_ROWS: dict[type[TrainingSection], tuple[str, ...]] = {Batching: ("size",), Monitoring: ("patience",)}

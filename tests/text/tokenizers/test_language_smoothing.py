@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_shares_add_up_to_one_and_keep_the_order_of_sizes(sizes: dict[str, int],
         shares = smoothed_shares(sizes, alpha)
         assert sum(shares.values()) == pytest.approx(1)
         ranked = sorted(sizes, key=lambda name: sizes[name])
-        assert all(shares[a] <= shares[b] + 1e-12 for a, b in zip(ranked, ranked[1:], strict=False))
+        assert all(shares[a] <= shares[b] + 1e-12 for a, b in pairwise(ranked))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["en", "fr", "sw"]), st.sampled_from("abcd"), st.integers(1, 50))))

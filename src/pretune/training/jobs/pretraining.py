@@ -20,6 +20,13 @@ from pretune.text.packing.sequences import Packing
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import make_streams
+from pretune.training.jobs.objective_schedule import (
+    check_heads,
+    mine_phrases,
+    needs_phrases,
+    parse_objective_schedule,
+    with_phrases,
+)
 from pretune.training.jobs.pretraining_data import get_data, held_out_batches, languages_in, read_rows
 from pretune.training.jobs.pretraining_model import check_stages, count_parameters, get_model, number_languages
 from pretune.training.jobs.pretraining_settings import PretrainingJob
@@ -46,6 +53,7 @@ def pretrain(
     evaluation.
     """
     mixture = parse_objective(plan.objective)
+    parse_objective_schedule(plan.batch.objective_schedule or (), mixture)  # errors before data are read
     rows = read_rows(plan, mixture)
     plan.budget.check()
     device = choose_device(plan.device)
@@ -90,8 +98,16 @@ def prepare_training(
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
     rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
     names = languages_in(own)
+    objectives = parse_objective_schedule(plan.batch.objective_schedule or (), mixture)
+    if any(map(needs_phrases, [mixture, *(stage for _, stage in objectives)])):
+        phrases = world.run_on_first_then_others(lambda: mine_phrases(own.get("store"), plan.out))
+        mixture = with_phrases(mixture, phrases)
+        objectives = [(until, with_phrases(stage, phrases)) for until, stage in objectives]
     learned = mixture if transform is None else transform(mixture, tokenizer)
     model = get_model(plan, tokenizer, learned, names)
+    check_heads(objectives, model)
+    if transform is not None:
+        objectives = [(until, transform(stage, tokenizer)) for until, stage in objectives]
     stages = plan.batch.length_schedule or ((1.0, plan.batch.max_length or 128),)
     length = check_stages(stages, model)[0]
     languages = number_languages(model, names, plan.model)
@@ -107,6 +123,7 @@ def prepare_training(
         packing=packing,
         seed=plan.seed,
         length_schedule=stages,
+        objective_schedule=objectives,
         size_warmup=plan.batch.size_warmup,
     )
     rank_consistency.warn_of_idle_processes(world, streams)

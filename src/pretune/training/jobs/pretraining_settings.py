@@ -79,6 +79,9 @@ def resolve_pretraining(
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:
         preset = {**merge_recipes(preset, defaults), "budget": defaults["budget"]}
+    if options.get("objective"):  # it replaces the objectives of all stages
+        batch = {key: value for key, value in preset.get("batch", {}).items() if key != "objective_schedule"}
+        preset = {**preset, "batch": batch}
     if options.get("scale_to"):
         preset = scale_preset(preset, model, options, device)
     resolved: Fields = {key.name: options[key.name] for key in fields(PretrainingJob) if options.get(key.name)}

@@ -41,7 +41,11 @@ def corpus_paths(o: Options) -> list[str]:
         where=f"to subword kinds, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
-    only("language_alpha", where="to text of several languages (LANGUAGE=PATH …)", when=lambda o: len(corpus_by_language(o)) > 1),
+    only(
+        "language_alpha",
+        where="to text of several languages (LANGUAGE=PATH …)",
+        when=lambda o: len(corpus_by_language(o)) > 1,
+    ),
     only("pair_score", where="to the kind wordpiece", when=lambda o: o.kind == "wordpiece"),
     *reading_rules("split_by", "text_field", files=corpus_paths),
     out=check_any_folder,

@@ -56,7 +56,9 @@ def embed(
     from pretune.verbs.shared_inputs import open_reference, read_texts
 
     texts = [item.text for item in read_texts(inputs, text)]
-    vectors = embed_texts(open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name, language)
+    vectors = embed_texts(
+        open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name, language
+    )
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)
