@@ -21,7 +21,15 @@ from pretune.compression import distillation, pruning_job, quantization
 from pretune.runtime.recipe import find_section, parameter_types
 from pretune.training import recipe_sections
 from pretune.training.jobs import finetuning, pretraining_settings
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import (
+    BackTranslation,
+    Batching,
+    Budget,
+    Monitoring,
+    Optimizer,
+    Schedule,
+    resolve_section,
+)
 from pretune.verbs import options
 from pretune.verbs.verb import only, option_spelling, parse_parameters, set_options, split_docstring, verb
 from tests.support.cli import run_command
@@ -321,6 +329,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("show", {"text": "a", "seed": 1}, {"what": "presets"}, {"what": "objectives"}),
     ("show", {"plot": "{out}"}, {"what": "families"}, {"what": "plm"}),
     ("tokenizer train", {"language_alpha": 0.5}, {"corpus": "{text}"}, {"corpus": ["en={text}", "fr={text}"]}),
+    ("pretrain", {"back_translation": BackTranslation(model="{model}", texts=("{text}",))}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}, {"model": "rnnsearch-tiny", "data": ["{text}", "{text}"], "out": "{out}"}),
     ("show", {"memory": True}, {"what": "plm"}, {"what": "bert-tiny"}),
 ]  # fmt: skip
 

@@ -234,6 +234,38 @@ class TokenizerTraining(TrainingSection):
     target: int | None = _key(COUNT, "Size of a separate vocabulary for translations.")
 
 
+@dataclass(frozen=True)
+class BackTranslation(TrainingSection):
+    """The settings of back-translation: texts of the target language, and the model that translates them back.
+
+    >>> BackTranslation(model="runs/de-en", texts=("news.de.txt",)).ratio is None
+    True
+    """
+
+    recipe_key: ClassVar[str] = "back_translation"
+    model: str | None = _key(None, "Run folder or model folder that translates from the target to the source language.")
+    texts: tuple[str, ...] | None = _key(None, "Files of text in the target language: .txt, one text per line.")
+    ratio: float | None = _key(
+        POSITIVE, "Synthetic pairs per real pair in training, by repeating the fewer ones; 1 by default."
+    )
+    num_beams: int | None = _key(COUNT, "Number of beams of beam search; 1, the default, is greedy decoding.")
+    temperature: float | None = _key(POSITIVE, "Sample the translations, with this temperature.")
+    tag: str | None = _key(None, "Word to put before each synthetic source, such as <BT>.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.model or not self.texts:
+            raise PretuneError(
+                "back-translation needs a model of the reverse direction and texts of the target language; set "
+                "back_translation.model and back_translation.texts"
+            )
+        if (self.num_beams or 1) > 1 and self.temperature is not None:
+            raise PretuneError(
+                "back_translation.num_beams and back_translation.temperature cannot be combined: beam search does not "
+                "sample; remove one of them"
+            )
+
+
 SECTIONS: dict[str, type[Any]] = {kind.recipe_key: kind for kind in (Budget, Optimizer, Schedule, Batching, Monitoring)}
 DEFAULTS: dict[type[TrainingSection], TrainingSection] = {
     Budget: Budget(),

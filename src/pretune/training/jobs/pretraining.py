@@ -20,6 +20,7 @@ from pretune.text.packing.sequences import Packing
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import make_streams
+from pretune.training.jobs.back_translation import with_back_translations
 from pretune.training.jobs.objective_schedule import (
     check_heads,
     mine_phrases,
@@ -97,6 +98,11 @@ def prepare_training(
     """
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
     rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
+    if plan.back_translation is not None:
+        settings, parallel = plan.back_translation, own["rows"]
+        own["rows"] = world.run_on_first_then_others(
+            lambda: with_back_translations(parallel, settings, plan.out, plan.seed, plan.device)
+        )
     names = languages_in(own)
     objectives = parse_objective_schedule(plan.batch.objective_schedule or (), mixture)
     if any(map(needs_phrases, [mixture, *(stage for _, stage in objectives)])):

@@ -27,7 +27,15 @@ from pretune.training.callbacks import Callback
 from pretune.training.flops import module_sizes
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, TokenizerTraining
+from pretune.training.recipe_sections import (
+    BackTranslation,
+    Batching,
+    Budget,
+    Monitoring,
+    Optimizer,
+    Schedule,
+    TokenizerTraining,
+)
 
 Fields = dict[str, Any]
 
@@ -55,6 +63,7 @@ class PretrainingJob:
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
     parallel: ParallelMode = "ddp"
     reduce_dtype: ReduceDtype | None = None
+    back_translation: BackTranslation | None = None  # texts of the target language to learn to translate from
     word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
     split_by: SplitBy = "auto"  # how .txt files are split into documents
     text_field: str | None = None  # the text field of other files
