@@ -75,8 +75,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Batch",
     "BackTranslation",
+    "Batch",
     "Batching",
     "Budget",
     "Callback",

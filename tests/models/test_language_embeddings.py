@@ -54,8 +54,8 @@ def rows() -> Path:
 
 def finetuned(out: Path, **options: Any) -> pt.Run:
     budget, batch = pt.Budget(steps=2), pt.Batching(size=8, max_length=16)
-    options = {"budget": budget, "batch": batch, "num_seeds": 1, "report": False, "device": "cpu"} | options
-    return pt.finetune(str(model_folder()), str(rows()), out=out, **options)
+    usual: dict[str, Any] = {"budget": budget, "batch": batch, "num_seeds": 1, "report": False, "device": "cpu"}
+    return pt.finetune(str(model_folder()), str(rows()), out=out, **usual | options)
 
 
 def test_languages_have_names_or_numbers() -> None:

@@ -48,6 +48,7 @@ def corpus_paths(o: Options) -> list[str]:
     ),
     only("pair_score", where="to the kind wordpiece", when=lambda o: o.kind == "wordpiece"),
     *reading_rules("split_by", "text_field", files=corpus_paths),
+    common=("kind", "vocab_size", "out", "lowercase", "language_alpha", "split_by", "text_field"),
     out=check_any_folder,
 )
 def train_tokenizer(
