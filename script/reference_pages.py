@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pretune
 from pretune.cli import VERBS
 from pretune.runtime.recipe import find_section, parameter_types, section_keys
-from pretune.training.recipe_sections import DEFAULTS, SECTIONS, TokenizerTraining
+from pretune.training.recipe_sections import DEFAULTS, SECTIONS, BackTranslation, TokenizerTraining
 from pretune.verbs.command_builder import make_command, parse_docstring
 from pretune.verbs.command_table import COMMANDS, STAGES
 
@@ -114,7 +114,11 @@ def recipe_keys() -> str:
         "max_length: 256}\nmonitor: {eval_every: 50, patience: 3}\n```",
         "In Python, a section is an object: `pt.finetune(…, optimizer=pt.Optimizer(lr=3e-4), batch=pt.Batching(size=32))`.",
     ]
-    for name, section in {**SECTIONS, TokenizerTraining.recipe_key: TokenizerTraining}.items():
+    for name, section in {
+        **SECTIONS,
+        TokenizerTraining.recipe_key: TokenizerTraining,
+        BackTranslation.recipe_key: BackTranslation,
+    }.items():
         defaults = DEFAULTS.get(section)
         hints, rows = get_type_hints(section), []
         for key in fields(section):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.training.callbacks import Callback
-    from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
+    from pretune.training.recipe_sections import BackTranslation, Batching, Budget, Monitoring, Optimizer, Schedule
     from pretune.training.run_folder import Run
     from pretune.verbs.compression.compress import compress
     from pretune.verbs.compression.distill import distill
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackTranslation",
     "Batch",
     "Batching",
     "Budget",
@@ -145,6 +146,7 @@ __all__ = [
 ]
 
 _LAZY = {  # of the names above, imported at first use, which keeps `import pretune` fast
+    "BackTranslation": "pretune.training.recipe_sections",
     "Batch": "pretune.packed",
     "Batching": "pretune.training.recipe_sections",
     "Budget": "pretune.training.recipe_sections",

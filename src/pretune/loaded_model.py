@@ -220,6 +220,7 @@ class LoadedModel(ModelHandle):
         layer: int = -1,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        language: str | None = None,
     ) -> Array:
         """Compute an embedding for each text, as an array (n, width) in order; of a single text, (width,).
 
@@ -237,6 +238,8 @@ class LoadedModel(ModelHandle):
             Prompt to prepend to each text, instead of the model's default prompt.
         prompt_name
             Name of the model's prompt to prepend to each text, such as query.
+        language
+            Language of the texts, for a model with language embeddings (XLM).
 
         Examples
         --------
@@ -247,18 +250,21 @@ class LoadedModel(ModelHandle):
 
         lenient = self._opened.ignore_mismatched
         if is_empty(texts):
-            return self.embed(["a"], pooling=pooling, layer=layer, prompt=prompt, prompt_name=prompt_name)[:0]
+            one = self.embed(
+                ["a"], pooling=pooling, layer=layer, prompt=prompt, prompt_name=prompt_name, language=language
+            )
+            return one[:0]
         if names_data(texts, TEXT_FORMATS):
             rows = embed(
                 self, texts, text=text, pooling=pooling, layer=layer, prompt=prompt, prompt_name=prompt_name,
-                ignore_mismatched=lenient,
+                language=language, ignore_mismatched=lenient,
             )  # fmt: skip
             return np.array([row["vector"] for row in rows], dtype=np.float32)
         if text is not None:
             raise PretuneError(
                 "text= names the column of a file or table, but the inputs are texts; call this method without text="
             )
-        vectors = embed_texts(self._opened, check_texts(texts), pooling, layer, lenient, prompt, prompt_name)
+        vectors = embed_texts(self._opened, check_texts(texts), pooling, layer, lenient, prompt, prompt_name, language)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def search(

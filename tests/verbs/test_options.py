@@ -21,7 +21,15 @@ from pretune.compression import distillation, pruning_job, quantization
 from pretune.runtime.recipe import find_section, parameter_types
 from pretune.training import recipe_sections
 from pretune.training.jobs import finetuning, pretraining_settings
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, resolve_section
+from pretune.training.recipe_sections import (
+    BackTranslation,
+    Batching,
+    Budget,
+    Monitoring,
+    Optimizer,
+    Schedule,
+    resolve_section,
+)
 from pretune.verbs import options
 from pretune.verbs.verb import only, option_spelling, parse_parameters, set_options, split_docstring, verb
 from tests.support.cli import run_command
@@ -38,7 +46,7 @@ ALWAYS = {
     "pretrain": "model data out objective budget scale_to optimizer schedule batch monitor callbacks seed deterministic resume device word_vectors",
     "adapt": "model data out objective budget optimizer schedule batch monitor callbacks seed deterministic resume device ignore_mismatched",
     "label": "inputs out labels model batch_size to answers seed",
-    "finetune": "model train out dev text pair label columns drop_invalid objective threshold class_weight strategy budget optimizer schedule batch monitor callbacks shots "
+    "finetune": "model train out dev text pair label columns language drop_invalid objective threshold class_weight strategy budget optimizer schedule batch monitor callbacks shots "
     "seed num_seeds report deterministic resume device word_vectors",
     "tune": "model train dev out num_trials max_seconds text pair label columns drop_invalid objective threshold class_weight metric strategy epochs optimizer schedule batch "
     "monitor seed deterministic device devices",
@@ -56,10 +64,10 @@ ALWAYS = {
     "distill": "teacher student out train unlabeled data match_layers budget optimizer schedule batch monitor seed device",
     "prune": "model out drop_layers heads ffn_units sparsity vocabulary_texts dev budget device ignore_mismatched",
     "quantize": "model out method dev ignore_mismatched",
-    "predict": "model inputs task out processes executor ignore_mismatched",
+    "predict": "model inputs task language out processes executor ignore_mismatched",
     "ask": "model inputs template answers examples out ignore_mismatched",
     "fill": "model texts mask_rate ignore_mismatched",
-    "embed": "model inputs pooling layer prompt prompt_name out ignore_mismatched",
+    "embed": "model inputs pooling layer prompt prompt_name language out ignore_mismatched",
     "search": "model inputs query top_k pooling ignore_mismatched",
     "generate": "model prompts temperature top_k top_p num_beams repetition_penalty no_repeat_ngram_size stop choices stream device ignore_mismatched",
     "translate": "model inputs references num_beams max_new_tokens plot out device ignore_mismatched",
@@ -218,7 +226,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("adapt", {"text_field": "text"}, {"model": "{model}", "data": "{text}", "out": "{out}"}, {"model": "{model}", "data": "{rows}", "out": "{out}"}),
     ("ulmfit", {"split_by": "line", "encoding_errors": "replace"}, {"model": "{model}", "train": "{rows}", "out": "{out}"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{text}"], "out": "{out}"}),
     ("ulmfit", {"text_field": "text"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{text}"], "out": "{out}"}, {"model": "{model}", "train": "{rows}", "unlabeled": ["{rows}"], "out": "{out}"}),
-    ("finetune", {"batch": Batching(tokens=2, microbatch_tokens=2, length_schedule=((1.0, 8),), size_warmup=(0.5, 0.5), language_alpha=0.5)}, FINETUNE, {}),
+    ("finetune", {"batch": Batching(tokens=2, microbatch_tokens=2, length_schedule=((1.0, 8),), objective_schedule=((1.0, "mlm"),), size_warmup=(0.5, 0.5), language_alpha=0.5)}, FINETUNE, {}),
     ("finetune", {"monitor": Monitoring(held_out_fraction=0.1, max_eval_batches=1)}, FINETUNE, {}),
     ("finetune", {"epochs": 3.0}, {**FINETUNE, "budget": Budget(steps=1)}, FINETUNE),
     ("finetune", {"tokenizer": "t"}, FINETUNE, {**FINETUNE, "model": "bert-tiny"}),
@@ -322,6 +330,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("export", {"position_init": "copy"}, {"model": "{model}", "out": "{out}"}, {"model": "{model}", "out": "{out}", "max_positions": 99}),
     ("show", {"text": "a", "seed": 1}, {"what": "presets"}, {"what": "objectives"}),
     ("show", {"plot": "{out}"}, {"what": "families"}, {"what": "plm"}),
+    ("tokenizer train", {"language_alpha": 0.5}, {"corpus": "{text}"}, {"corpus": ["en={text}", "fr={text}"]}),
+    ("pretrain", {"back_translation": BackTranslation(model="{model}", texts=("{text}",))}, {"model": "bert-tiny", "data": "{text}", "out": "{out}"}, {"model": "rnnsearch-tiny", "data": ["{text}", "{text}"], "out": "{out}"}),
+    ("show", {"memory": True}, {"what": "plm"}, {"what": "bert-tiny"}),
 ]  # fmt: skip
 
 

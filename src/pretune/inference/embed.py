@@ -12,6 +12,7 @@ import torch
 from pretune.inference.nan_check import check_not_nan
 from pretune.models.checkpoint_heads import stored_objectives, text_embedding_of
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.language_embeddings import use_language
 from pretune.models.length_bucketing import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
@@ -37,6 +38,7 @@ def embed_texts(
     ignore_mismatched: bool = False,
     prompt: str | None = None,
     prompt_name: str | None = None,
+    language: str | None = None,
 ) -> Array:
     """Return one embedding per text, (n, width), in order.
 
@@ -52,8 +54,10 @@ def embed_texts(
         Whether the checkpoint may lack tensors, which are then initialized at random.
     prompt, prompt_name
         A text to put before each text, or the name of one of the model's prompts; by default the model's default.
+    language
+        The language of the texts, for a model with language embeddings; by default the one saved with the model.
     """
-    return TextEmbedder.load(reference, pooling, layer, ignore_mismatched, prompt, prompt_name)(texts)
+    return TextEmbedder.load(reference, pooling, layer, ignore_mismatched, prompt, prompt_name, language)(texts)
 
 
 @dataclass
@@ -76,6 +80,7 @@ class TextEmbedder:
         ignore_mismatched: bool = False,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        language: str | None = None,
     ) -> TextEmbedder:
         """Load a model to embed texts with; the parameters are those of `embed_texts`."""
         if prompt is not None and prompt_name is not None:
@@ -95,6 +100,7 @@ class TextEmbedder:
                 f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
                 "fine-tune the model with the task contrast first"
             )
+        use_language(model, language, reference)
         before = prompt_tokens(
             prompt, model.require_tokenizer(), model.family.template, model.longest or DEFAULT_MAX_LENGTH
         )

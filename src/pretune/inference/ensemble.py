@@ -49,10 +49,14 @@ class Ensemble:
         device: torch.device | None = None,
         name: str | None = None,
         quick: bool = False,
+        language: str | None = None,
     ) -> None:
-        """Load the models of an ensemble, given their folders or names; with `quick`, a GPU computes in bfloat16."""
+        """Load the models of an ensemble, given their folders or names; with `quick`, a GPU computes in bfloat16.
+
+        `language` is the language of the texts, for models with language embeddings.
+        """
         self.task = shared_task(references, name)
-        self.members = [load_task_model(reference, ignore_mismatched, name) for reference in references]
+        self.members = [load_task_model(reference, ignore_mismatched, name, language) for reference in references]
         self.device = device or choose_device()
         if quick and self.device.type == "cuda":
             for model, _ in self.members:
@@ -130,21 +134,23 @@ def predict_excerpts(
     name: str | None = None,
     executor: Executor = "local",
     quick: bool = False,
+    language: str | None = None,
 ) -> Iterator[tuple[TableChunk, Predictions]]:
     """Yield chunks of a table (`parts`) with the predictions of one or several models (`references`), in order.
 
     `columns` maps roles, such as text, to columns of the table; `answered` tells whether the table has gold labels;
     `name` is the name of the task, for models with several tasks. With `quick`, a GPU computes in bfloat16. If there
     are several `processes`, they run on the CPU; with the executor "ray", each job uses a GPU if there is one.
+    `language` is the language of the texts, for models with language embeddings.
     """
     jobs = resolve_columns(shared_task(references, name), parts, columns, answered)
     if executor == "ray":
         models = tuple(absolute_if_exists(str(reference)) for reference in references)
-        calls = ((models, ignore_mismatched, name, part, named, answered) for part, named in jobs)
-        yield from ((job[3], answers) for job, answers in run_on_ray(predict_on_ray, calls, on_gpu=True))
+        calls = ((models, ignore_mismatched, name, language, part, named, answered) for part, named in jobs)
+        yield from ((job[4], answers) for job, answers in run_on_ray(predict_on_ray, calls, on_gpu=True))
         return
     if processes == 1:
-        ensemble = Ensemble(references, ignore_mismatched, name=name, quick=quick)
+        ensemble = Ensemble(references, ignore_mismatched, name=name, quick=quick, language=language)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     names = tuple(map(str, references))  # the processes read the models themselves
@@ -153,7 +159,8 @@ def predict_excerpts(
     waiting: deque[tuple[TableChunk, Future[Predictions]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(predict_on_cpu, names, ignore_mismatched, name, part, named, answered)))
+            job = (names, ignore_mismatched, name, language, part, named, answered)
+            waiting.append((part, pool.submit(predict_on_cpu, *job)))
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -188,7 +195,9 @@ def resolve_columns(
 _ensemble = cache(Ensemble)
 
 
-def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
+def predict_on_ray(
+    references: tuple[str, ...], ignore_mismatched: bool, name: str | None, language: str | None, *job: Any
+) -> Predictions:
     """Load an ensemble inside a Ray job, and return its predictions.
 
     `job` has the other arguments of `Ensemble.__call__`: a chunk of a table, its columns, and whether it has gold
@@ -197,12 +206,14 @@ def predict_on_ray(references: tuple[str, ...], ignore_mismatched: bool, name: s
     for reference in references:
         if os.path.isabs(reference):
             check_visible(Path(reference))
-    return _ensemble(references, ignore_mismatched, choose_device(), name)(*job)
+    return _ensemble(references, ignore_mismatched, choose_device(), name, language=language)(*job)
 
 
-def predict_on_cpu(references: tuple[str, ...], ignore_mismatched: bool, name: str | None, *job: Any) -> Predictions:
+def predict_on_cpu(
+    references: tuple[str, ...], ignore_mismatched: bool, name: str | None, language: str | None, *job: Any
+) -> Predictions:
     """Load an ensemble in a process that computes on the CPU, and return its predictions.
 
     `job` is the same as that of `predict_on_ray`.
     """
-    return _ensemble(references, ignore_mismatched, torch.device("cpu"), name)(*job)
+    return _ensemble(references, ignore_mismatched, torch.device("cpu"), name, language=language)(*job)

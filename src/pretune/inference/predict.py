@@ -13,6 +13,7 @@ from pretune.inference.generation.text_to_text_answers import generate_answers
 from pretune.inference.nan_check import check_not_nan
 from pretune.models.checkpoint_heads import stored_objectives, unsupported_head
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
+from pretune.models.language_embeddings import use_language
 from pretune.models.length_bucketing import batches_by_length
 from pretune.models.loading import load_model
 from pretune.models.model import Model
@@ -56,15 +57,17 @@ def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixtu
 
 
 def load_task_model(
-    reference: ModelReference, ignore_mismatched: bool = False, name: str | None = None
+    reference: ModelReference, ignore_mismatched: bool = False, name: str | None = None, language: str | None = None
 ) -> tuple[Model, Task]:
     """Load a model, and return it and the task that it was trained for.
 
-    `name` is the name of the task, for a model that was trained for several.
+    `name` is the name of the task, for a model that was trained for several, and `language` the language of the texts,
+    for a model with language embeddings (None: the one saved with it).
     """
     mixture, task = find_task(reference, name)
     model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
     model.require_trained(task.name, reference, "fine-tune it first")
+    use_language(model, language, reference)
     return model, task
 
 

@@ -61,5 +61,5 @@ def random_copy(model: Model, seed: int = 0) -> Model:
     """
     root, limit = Network(model.random_backbone(seed)), model.max_length
     copy = Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
-    copy.finetuning = model.finetuning
+    copy.finetuning, copy.language = model.finetuning, model.language
     return copy

@@ -61,6 +61,7 @@ class PretuneSection(TypedDict, total=False):
     shape: ShapeSection
     embedding: dict[str, Any]
     max_length: Size
+    language: str
     finetuning: dict[str, Any]
     engine: str
     graph_sha256: str

@@ -121,7 +121,7 @@ def load_model(
     model.objective = section.get("objective", "")
     model.labels = stored_labels(folder, family, content, path)
     model.options, model.tasks = section.get("options", {}), section.get("tasks", {})
-    model.finetuning = section.get("finetuning", {})
+    model.finetuning, model.language = section.get("finetuning", {}), section.get("language")
     layout = read_layout(folder)
     model.embedding, model.bag_of_words = read_embedding(folder), BagOfWords.load(folder)
     model.max_length = layout.max_length if layout is not None else section.get("max_length")

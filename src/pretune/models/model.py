@@ -105,6 +105,7 @@ class Model:
     sparse: bool = False  # whether matrices with many zeros are saved in a sparse format
     embedding: TextEmbedding | None = None  # how text embeddings are computed, if the model defines it
     max_length: int | None = None  # of sequences, if less than the number of positions
+    language: str | None = None  # of texts, for a model with language embeddings; None: no embedding is added
     bag_of_words: BagOfWords | None = None  # whose predictions are averaged with those of the task's head
     finetuning: dict[str, Any] = field(default_factory=dict)  # settings to fine-tune it with, below those of the user
 

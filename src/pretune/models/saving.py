@@ -12,6 +12,7 @@ from torch import Tensor
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
+from pretune.models.language_embeddings import language_ids
 from pretune.models.sentence_transformers import write_layout
 from pretune.models.weight_files import HEAD_FILE, write_weights
 from pretune.objectives import task_names
@@ -21,6 +22,7 @@ from pretune.runtime.atomic_io import write_json
 from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.runtime.compressed_tensors import encode_int8, encode_sparse
 from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.progress import log_info
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -61,6 +63,12 @@ def export_model(
         raise PretuneError(
             f"a config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
             f"use the model with pretune{if_option('format', ', or export it with --format onnx')}"
+        )
+    if model.language is not None:
+        number = language_ids(model)[model.language]
+        log_info(
+            f"{folder}: in `transformers`, pass langs filled with {number}, the number of the language {model.language}; "
+            "without langs, no language embedding is added"
         )
     text_embedding = model.embedding_head if len(model.root.heads) == 1 else None
     if text_embedding is None:
@@ -202,7 +210,7 @@ def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtyp
         elif embedding is not None and embedding.has_parameters:  # useless without its parameters
             embedding = None
         section |= {"embedding": embedding and embedding.write(), "max_length": model.max_length}
-        section |= {"finetuning": model.finetuning}
+        section |= {"finetuning": model.finetuning, "language": model.language}
     config["pretune"] = {"objective": model.objective} | {name: value for name, value in section.items() if value}
     if sizes == model.config and model.shape:
         config["pretune"]["shape"] = model.shape.write()

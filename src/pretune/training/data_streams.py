@@ -88,12 +88,13 @@ class DataStream:
 
 
 @dataclass
-class LengthStage:
-    """A stage of training with a fixed maximum sequence length, which has its own data streams."""
+class TrainingStage:
+    """A stage of training with a fixed maximum sequence length and fixed objectives, which has its own data streams."""
 
     until: float  # share of the budget at which it ends
     first: int  # index of its first stream
     packs: int  # per step
+    mixture: Mixture | None = None  # its objectives; None: those of the whole training
 
 
 @dataclass
@@ -102,7 +103,7 @@ class DataStreams:
 
     mixture: Mixture
     streams: list[DataStream]  # those of the first stage, then those of the second, and so on
-    stages: list[LengthStage]
+    stages: list[TrainingStage]
     # (initial share of a step's packs, share of the budget at which steps reach their full size)
     size_warmup: tuple[float, float] | None = None
     # Maps progress to each joint objective's share of all packs so far; None: the constant shares of the mixture.
@@ -111,8 +112,9 @@ class DataStreams:
     def next_step(self, progress: float = 0.0) -> list[Pack]:
         """Choose the batches of the next step at a training progress of 0 to 1; return their positions in the data."""
         stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
-        own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
-        shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]
+        mixture = stage.mixture or self.mixture
+        own = self.streams[stage.first : stage.first + len(mixture.shares)]
+        shares = self.shares(progress) if self.shares is not None else [share for share, _ in mixture.shares]
         chosen = []
         for slot in range(max(1, round(stage.packs * self._growth(progress)))):
             total = sum(stream.taken for stream in own)
@@ -150,16 +152,22 @@ def make_streams(
     packing: Packing,
     seed: int,
     length_schedule: Sequence[tuple[float, int]] = (),
+    objective_schedule: Sequence[tuple[float, Mixture]] = (),
     size_warmup: tuple[float, float] | None = None,
     epoch_data: Callable[[int], Data] | None = None,
 ) -> DataStreams:
     """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
 
     `length_schedule` has pairs (share of the budget, maximum sequence length until then); if it is empty, the length is
-    the one in `packing`. `size_warmup` is the initial fraction of the batch size, and the share of the budget at which
-    batches reach their full size. `epoch_data` is a function that returns the data of an epoch, if they differ from
-    `data`, which are the same in all epochs.
+    the one in `packing`. `objective_schedule` has pairs (share of the budget, objectives until then), whose parts are
+    among those of `mixture`; each reads the text in an order of its own. `size_warmup` is the initial fraction of the
+    batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function that
+    returns the data of an epoch, if they differ from `data`, which are the same in all epochs.
     """
+    if objective_schedule and any(stage.stateful for _, stage in objective_schedule):
+        raise PretuneError(
+            f"{mixture}: a stateful objective cannot be one of several stages; remove batch.objective_schedule"
+        )
     if len(mixture.shares) > 1 and mixture.stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot alternate with others; train with it alone")
     if mixture.stateful and (len(length_schedule) > 1 or size_warmup is not None):
@@ -168,13 +176,22 @@ def make_streams(
             "remove batch.size_warmup, and all but one entry of batch.length_schedule"
         )
     streams: list[DataStream] = []
-    built = []
-    for until, length in length_schedule or [(1.0, packing.length)]:
+    built: list[TrainingStage] = []
+    first_streams: dict[tuple[int, int], int] = {}  # by length and number of the mixture: the first of their streams
+    lengths = length_schedule or [(1.0, packing.length)]
+    mixtures = objective_schedule or [(1.0, mixture)]
+    for until in sorted({until for until, _ in (*lengths, *mixtures)}):
+        length = next(length for end, length in lengths if until <= end)
+        number, current = next((n, stage) for n, (end, stage) in enumerate(mixtures) if until <= end)
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))
-        built.append(LengthStage(until, len(streams), packs))
-        streams += [
-            DataStream(joint, data, replace(own, packs_per_step=packs), seed, epoch_data=epoch_data)
-            for joint in mixture.joints
-        ]
+        own = replace(own, packs_per_step=packs)
+        if (length, number) not in first_streams:  # a schedule of the other kind may divide a stage
+            first_streams[length, number] = len(streams)
+            # Epochs have different orders: a later stage does not read the same part of a large corpus again.
+            streams += [
+                DataStream(joint, data, own, seed, epoch=number, epoch_data=epoch_data) for joint in current.joints
+            ]
+        stage = current if objective_schedule else None
+        built.append(TrainingStage(until, first_streams[length, number], packs, stage))
     return DataStreams(mixture, streams, built, size_warmup)

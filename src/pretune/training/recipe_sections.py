@@ -161,6 +161,9 @@ class Batching(TrainingSection):
     length_schedule: tuple[tuple[float, int], ...] | None = _key(
         None, "Pairs of a fraction of the budget and the maximum length until then, instead of max_length."
     )
+    objective_schedule: tuple[tuple[float, str], ...] | None = _key(
+        None, "Pairs of a fraction of the budget and the objective until then, instead of the objective of the run."
+    )
     gradient_checkpointing: bool | None = _key(None, "Recompute activations in the backward pass to save memory.")
     size_warmup: tuple[float, float] | None = _key(
         FRACTION, "Fraction of a step's tokens at the start, and fraction of the budget until the full size."
@@ -185,6 +188,12 @@ class Batching(TrainingSection):
                 raise PretuneError(
                     f"batch.length_schedule={quote(self.length_schedule)}: each entry must be a fraction of the budget, above 0 and "
                     "at most 1, and the maximum sequence length until then"
+                )
+        for share, objective in self.objective_schedule or ():
+            if share not in SHARE or not objective:
+                raise PretuneError(
+                    f"batch.objective_schedule={quote(self.objective_schedule)}: each entry must be a fraction of the budget, above "
+                    "0 and at most 1, and the objective until then"
                 )
         if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(
@@ -235,8 +244,43 @@ class TokenizerTraining(TrainingSection):
     pair_score: PairScore | None = _key(None, "What WordPiece training merges first.")  # noqa: RUF009
     extra_ids: int | None = _key(COUNT_OR_0, "Number of sentinel tokens.")
     languages: tuple[str, ...] | None = _key(None, "Languages that get a token.")
+    language_alpha: float | None = _key(
+        FRACTION, "Power of their share of the text by which languages are sampled, for the training of the tokenizer."
+    )
     least: int | None = _key(COUNT, "Minimum count of a word, for vocabularies of whole words.")
     target: int | None = _key(COUNT, "Size of a separate vocabulary for translations.")
+
+
+@dataclass(frozen=True)
+class BackTranslation(TrainingSection):
+    """The settings of back-translation: texts of the target language, and the model that translates them back.
+
+    >>> BackTranslation(model="runs/de-en", texts=("news.de.txt",)).ratio is None
+    True
+    """
+
+    recipe_key: ClassVar[str] = "back_translation"
+    model: str | None = _key(None, "Run folder or model folder that translates from the target to the source language.")
+    texts: tuple[str, ...] | None = _key(None, "Files of text in the target language: .txt, one text per line.")
+    ratio: float | None = _key(
+        POSITIVE, "Synthetic pairs per real pair in training, by repeating the fewer ones; 1 by default."
+    )
+    num_beams: int | None = _key(COUNT, "Number of beams of beam search; 1, the default, is greedy decoding.")
+    temperature: float | None = _key(POSITIVE, "Sample the translations, with this temperature.")
+    tag: str | None = _key(None, "Word to put before each synthetic source, such as <BT>.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.model or not self.texts:
+            raise PretuneError(
+                "back-translation needs a model of the reverse direction and texts of the target language; set "
+                "back_translation.model and back_translation.texts"
+            )
+        if (self.num_beams or 1) > 1 and self.temperature is not None:
+            raise PretuneError(
+                "back_translation.num_beams and back_translation.temperature cannot be combined: beam search does not "
+                "sample; remove one of them"
+            )
 
 
 SECTIONS: dict[str, type[Any]] = {kind.recipe_key: kind for kind in (Budget, Optimizer, Schedule, Batching, Monitoring)}
@@ -279,7 +323,7 @@ NEEDS: dict[type[TrainingSection], dict[str, str]] = {
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
 ON_TEXT: dict[type[TrainingSection], tuple[str, ...]] = {
-    Batching: ("tokens", "microbatch_tokens", "length_schedule", "size_warmup", "language_alpha"),
+    Batching: ("tokens", "microbatch_tokens", "length_schedule", "objective_schedule", "size_warmup", "language_alpha"),
     Monitoring: ("held_out_fraction", "max_eval_batches"),
 }
 ON_ROWS: dict[type[TrainingSection], tuple[str, ...]] = {Batching: ("size",), Monitoring: ("patience",)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pretune.runtime.recipe import InMemoryTable, LoadedObject, RecipeSection
 from pretune.training import recipe_sections
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule
+from pretune.training.recipe_sections import BackTranslation, Batching, Budget, Monitoring, Optimizer, Schedule
 
 if TYPE_CHECKING:
     from pretune.models.open_model import ModelHandle as ModelHandle
@@ -82,6 +82,10 @@ Tokenizer = Annotated[LoadedTokenizer | str | Path, "Tokenizer folder or file, o
 Language = Annotated[
     str, "Language of the sentence splitter (en, ru, ko, …), or `lines` if there is one sentence per line."
 ]
+TextLanguage = Annotated[
+    str | None,
+    "Language of the texts, for a model with language embeddings (XLM), such as fr; by default the one saved with the model.",
+]
 SplitBy = Annotated[
     Literal["auto", "line", "blank-line", "file"],
     "How .txt files are split into documents: one per line, separated by blank lines, or one per file; auto infers it.",
@@ -131,6 +135,11 @@ SuitableEpochs = Annotated[
 ]
 Limits = Annotated[Budget | None, "Training budget instead of --epochs."]
 TextLimits = Annotated[Budget | None, "Training budget; training ends when the first limit is reached."]
+BackTranslationSettings = Annotated[
+    BackTranslation | None,
+    "Back-translation: mix parallel texts with texts of the target language that a model of the reverse direction translates; "
+    f"settings: {_keys(BackTranslation)}.",
+]
 OptimizerSettings = Annotated[Optimizer | None, f"Optimizer settings: {_keys(Optimizer)}."]
 ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings: {_keys(Schedule)}."]
 Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]

@@ -34,15 +34,21 @@ def shows_objectives(o: Options) -> bool:
 
 def can_be_plotted(o: Options) -> bool:
     """Return whether the options `o` name a single preset or a single objective."""
+    return _is_objective(os.fspath(o.what)) or is_one_preset(o)
+
+
+def is_one_preset(o: Options) -> bool:
+    """Return whether the options `o` name a single preset."""
     from pretune.models.presets import preset_names
 
     name = os.fspath(o.what)
-    return _is_objective(name) or (name in preset_names() and not Path(name).exists())
+    return name in preset_names() and not Path(name).exists()
 
 
 @verb(
     only("text", "seed", where="to objectives", when=shows_objectives),
     only("plot", where="to a preset, such as bert-base, or an objective, such as plm", when=can_be_plotted),
+    only("memory", where="to a preset, such as bert-base", when=is_one_preset),
     plot=check_any_folder,
 )
 def show(
@@ -51,6 +57,7 @@ def show(
     text: str | None = None,
     seed: opt.Seed = 0,
     plot: str | Path | None = None,
+    memory: bool = False,
 ) -> Description:
     """Show the presets, objectives, model families, or benchmark suites, one of them, or what a folder contains.
 
@@ -64,6 +71,9 @@ def show(
     plot
         Folder for figures, as .svg and .png: of a preset, its learning rate, attention patterns, and sinusoidal position codes; of an
         objective, which tokens attend to which.
+    memory
+        Show the memory that training a preset needs, by optimizer, in MB (10^6 bytes): parameters, gradients, and optimizer state in
+        fp32, and an estimate of the activations of one microbatch in bf16 on a GPU.
 
     Examples
     --------
@@ -89,7 +99,8 @@ def show(
         return Description({**_example([name], text, seed), **_figures(name, text, seed, plot)})
     if not Path(name).exists():
         if name in preset_names():
-            return Description({"preset": name, **find_preset(name), **_figures(name, text, seed, plot)})
+            facts = {"preset": name, **find_preset(name), **_figures(name, text, seed, plot)}
+            return Description(facts | _memory(name) if memory else facts)
         if name in known_families():
             return Description(_family(name))
         if name in suite_names():
@@ -237,6 +248,13 @@ def _figures(name: str, text: str | None, seed: int, folder: str | Path | None) 
     objective = _is_objective(name)
     files = plot_objective(name, text or SENTENCE, seed, Path(folder)) if objective else plot_preset(name, Path(folder))
     return {"plots": [str(file) for file in files]}
+
+
+def _memory(name: str) -> dict[str, Any]:
+    """Return the memory that training a preset needs, by optimizer."""
+    from pretune.training.memory import preset_memory
+
+    return preset_memory(name)
 
 
 def _folder(folder: Path) -> dict[str, Any]:

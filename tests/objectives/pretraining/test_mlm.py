@@ -294,8 +294,7 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "single.txt").write_text("alone\n", encoding="utf-8")
     for text, message in {
         "mlm(unit=spam)": "mlm: unit='spam': input should be .*'span'",
-        "mlm(unit=phrase)": "unit=phrase and phrases=FILE must be given together",
-        f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE must be given together",
+        f"mlm(phrases={phrase_file()})": "phrases=FILE applies only to unit=phrase",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: the phrase file is empty; write one phrase per line",
         "mlm(mask_rate=15)": "mlm: mask_rate=15 is not a share; give a number greater than 0 and at most 1",
@@ -308,6 +307,8 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
             parse_objective(text)
     with pytest.raises(PretuneError, match=r"single\.txt: none of the 1 lines is a phrase of two or more words"):
         masked("wordpiece", MLM(unit="phrase", phrases=str(tmp_path / "single.txt")), 0, 0)
+    with pytest.raises(PretuneError, match="unit=phrase needs a list of phrases here"):
+        masked("wordpiece", MLM(unit="phrase"), 0, 0)
 
 
 @pytest.mark.parametrize("name", ["mlm", "mlm(unit=span)", "rtd", "item"])

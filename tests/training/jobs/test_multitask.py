@@ -18,7 +18,7 @@ from pretune.inference.predict import load_task_model
 from pretune.models.loading import load_model
 from pretune.objectives import JointObjective, Mixture, RenamedTask, parse_objective
 from pretune.training import prefetch
-from pretune.training.data_streams import DataStreams, LengthStage
+from pretune.training.data_streams import DataStreams, TrainingStage
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.verbs.shared_inputs import parse_task_files
 from tests.support.cli import run_command
@@ -267,7 +267,7 @@ def sampled_steps(sampling: str, sizes: list[int], steps: int, weights: list[flo
     shared = DataStreams(
         mixture,
         streams,
-        [LengthStage(1.0, 0, 1)],
+        [TrainingStage(1.0, 0, 1)],
         shares=lambda t: how.until(sizes, weights, t).tolist(),  # type: ignore[arg-type]
     )
     for step in range(steps):

@@ -47,7 +47,7 @@ class MLM(ReadsDocuments):
     span_geometric_p, max_span_length
         The parameter of geometric span lengths, and the most words of a span (default 10) or an n-gram (default 3).
     phrases
-        A file with one phrase per line, for `unit=phrase`.
+        A file with one phrase per line, for `unit=phrase`; without a file, pretraining finds phrases in its text.
     span_boundary
         Whether masked tokens are also predicted from the tokens next to their span (SpanBERT).
     """
@@ -79,10 +79,8 @@ class MLM(ReadsDocuments):
             span_geometric_p=self.span_geometric_p,
         )
         masking.check_replacements(self.name, self.mask_replace_prob, self.random_replace_prob)
-        if (self.unit == "phrase") != (self.phrases is not None):
-            raise PretuneError(
-                f"{self.name}: unit=phrase and phrases=FILE must be given together; `pretune phrases` writes such a file"
-            )
+        if self.phrases is not None and self.unit != "phrase":
+            raise PretuneError(f"{self.name}: phrases=FILE applies only to unit=phrase; set unit=phrase too")
         if self.phrases is not None:
             check_phrase_file(self.phrases)
 
@@ -116,7 +114,11 @@ class MLM(ReadsDocuments):
             case "ngram":
                 return masking.span_units(sequences, draws, masking.inverse_length_weights(self.max_span_length or 3))
             case "phrase":
-                return masking.phrase_units(sequences, load_phrases(str(self.phrases), tokenizer))
+                if self.phrases is None:
+                    raise PretuneError(
+                        f"{self.name}: unit=phrase needs a list of phrases here; give phrases=FILE, which `pretune phrases` writes"
+                    )
+                return masking.phrase_units(sequences, load_phrases(self.phrases, tokenizer))
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the maximum number of prediction targets per batch: the masked tokens, at the highest masking rate."""

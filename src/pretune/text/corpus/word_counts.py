@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 LONGEST_WORD = 32  # characters; longer words (text without spaces, URLs, data) are split into windows
@@ -49,6 +49,45 @@ class WordCounts:
         self.dropped_words += dropped
         self.dropped_occurrences += sum(count for _, count in ranked[:dropped])
         self.table = Counter(dict(ranked[dropped:]))
+
+
+def smoothed_shares(sizes: Mapping[str, int], alpha: float) -> dict[str, float]:
+    """Return the shares of languages in smoothed sampling: in proportion to their share of the text to the power `alpha`.
+
+    `sizes` are the amounts of text by language (Lample and Conneau, 2019).
+
+    >>> {name: round(share, 2) for name, share in smoothed_shares({"en": 90, "sw": 10}, 0.5).items()}
+    {'en': 0.75, 'sw': 0.25}
+    """
+    total = sum(sizes.values())
+    powers = {name: (size / total) ** alpha if size else 0.0 for name, size in sizes.items()}
+    return {name: power / sum(powers.values()) for name, power in powers.items()}
+
+
+def smooth_languages(counts: Mapping[str, WordCounts], alpha: float) -> WordCounts:
+    """Return the counts of the words of all languages, as if texts were sampled with the exponent `alpha`.
+
+    Counts are multiplied, by one factor per language, which is 1 for the language that is sampled least relative to its
+    size, so that no word is lost.
+
+    >>> english, swahili = WordCounts(limit=100), WordCounts(limit=100)
+    >>> english.add("the " * 16)
+    >>> swahili.add("na " * 4)
+    >>> smooth_languages({"en": english, "sw": swahili}, 0.5).table
+    Counter({'the': 16, 'na': 8})
+    """
+    sizes = {name: words.seen for name, words in counts.items() if words.seen}
+    shares = smoothed_shares(sizes, alpha)
+    factors = {name: shares[name] / size for name, size in sizes.items()}
+    table: Counter[str] = Counter()
+    for name, factor in factors.items():
+        scale = factor / min(factors.values())
+        table.update({word: round(scale * count) for word, count in counts[name].table.items()})
+    merged = WordCounts(sum(words.limit for words in counts.values()), table=table)
+    merged.seen = sum(words.seen for words in counts.values())
+    merged.dropped_words = sum(words.dropped_words for words in counts.values())
+    merged.dropped_occurrences = sum(words.dropped_occurrences for words in counts.values())
+    return merged
 
 
 def _cut(words: Iterable[str]) -> Iterator[str]:

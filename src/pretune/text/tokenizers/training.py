@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.text.corpus.documents import Document
-from pretune.text.corpus.word_counts import WordCounts, scale_counts
+from pretune.text.corpus.word_counts import WordCounts, scale_counts, smooth_languages
 from pretune.text.tokenizers.character_ids import MAX_CHARACTERS
 from pretune.text.tokenizers.kinds import WHOLE_WORDS, PairScore
 from pretune.text.tokenizers.kinds import Kind as Kind
@@ -40,10 +40,11 @@ MERGES_SHOWN = 10
 
 
 def train_on_documents(
-    documents: Iterable[Document],
+    documents: Iterable[Document] | Mapping[str, Iterable[Document]],
     kind: Kind,
     vocab_size: int,
     *,
+    language_alpha: float = 1.0,
     lowercase: bool = False,
     pair_score: PairScore = "frequency",
     extra_ids: int = 0,
@@ -58,6 +59,10 @@ def train_on_documents(
 
     Parameters
     ----------
+    documents
+        The documents, or a mapping from languages to the documents in each.
+    language_alpha
+        The power of their share of the text by which languages are sampled; 1 samples them in proportion to their text.
     kind
         The algorithm; the vocabularies of `items`, `words` and `characters` consist of whole words.
     vocab_size
@@ -85,7 +90,13 @@ def train_on_documents(
         raise PretuneError(
             f"pair_score likelihood applies only to wordpiece, not to {kind}; remove pair_score, or train a wordpiece tokenizer"
         )
+    if not 0 <= language_alpha <= 1:
+        raise PretuneError(
+            f"language_alpha={language_alpha:g}: the value must be between 0 (languages are sampled uniformly) and 1 (in "
+            "proportion to their text)"
+        )
     started = time.monotonic()
+    by_language = documents if isinstance(documents, Mapping) else {"": documents}
     roles = dict(TRAINED_SPECIALS)
     if kind == "byte-level-bpe":
         del roles["unknown"]  # bytes can represent any text
@@ -93,10 +104,10 @@ def train_on_documents(
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
     if kind in WHOLE_WORDS:
-        return _train_words(documents, kind, vocab_size, roles, specials, max_distinct_words, lowercase, least)
+        counted = _count_items(by_language, max_distinct_words, language_alpha)
+        return _train_words(counted, kind, vocab_size, roles, specials, lowercase, least)
 
-    words = WordCounts(limit=max_distinct_words)
-    held_out = _count(documents, words, note)
+    words, held_out = _count(by_language, max_distinct_words, language_alpha, note)
     if not words.table:
         raise PretuneError("the corpus contains no words to train a tokenizer on; pass files with text")
     backend = _untrained(kind, lowercase)
@@ -170,24 +181,20 @@ def _train_backend(
 
 
 def _train_words(
-    documents: Iterable[Document],
+    counts: WordCounts,
     kind: Kind,
     size: int,
     roles: dict[str, str],
     specials: list[str],
-    max_distinct_words: int,
     lowercase: bool,
     least: int,
 ) -> Tokenizer:
-    """Build a tokenizer whose vocabulary consists of special tokens and the most frequent words of documents.
+    """Build a tokenizer whose vocabulary consists of special tokens and the most frequent of the words in `counts`.
 
     The kind `items` splits text only at spaces; the kinds `words` and `characters` split it at punctuation, too. With
     `characters`, every word is also encoded by its bytes, in ELMo's 262 symbols, whether or not it is in the
     vocabulary. Words that occur fewer than `least` times are left out.
     """
-    counts = WordCounts(limit=max_distinct_words, longest=None)
-    for document in documents:
-        counts.add(document.text)
     if not counts.table:
         raise PretuneError("the corpus contains no words to build a vocabulary from; pass files with text")
     splitter, table = _word_splitter(kind, lowercase), counts.table
@@ -250,25 +257,44 @@ def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
     return backend
 
 
-def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
-    """Count the words of documents in `words`, apart from held-out lines; return these lines as a list.
+def _count_items(by_language: Mapping[str, Iterable[Document]], limit: int, alpha: float) -> WordCounts:
+    """Count the items (words between spaces, of any length) of the documents of each language, and smooth the counts.
 
-    `note` is a callback for progress messages.
+    At most `limit` distinct items are counted; `alpha` is the exponent of the smoothing.
+    """
+    counts = {}
+    for language, documents in by_language.items():
+        counts[language] = words = WordCounts(limit=max(1, limit // len(by_language)), longest=None)
+        for document in documents:
+            words.add(document.text)
+    return smooth_languages(counts, alpha)
+
+
+def _count(
+    by_language: Mapping[str, Iterable[Document]], limit: int, alpha: float, note: Callable[[str], None]
+) -> tuple[WordCounts, list[str]]:
+    """Count the words of the documents of each language, and smooth the counts; return them and the held-out lines.
+
+    At most `limit` distinct words are counted; `alpha` is the exponent of the smoothing, and `note` a callback for
+    progress messages.
     """
     held_out: list[str] = []
-    left, number = HELD_OUT, 0
-    for document in documents:
-        for line in document.text.splitlines():
-            if not line or line.isspace():
-                continue
-            number += 1
-            if number % HELD_OUT_EVERY == 0 and left > 0:
-                held_out.append(line[:left])
-                left -= len(line)
-            else:
-                words.add(line)
-        note(f"{words.seen:,} words, {len(words.table):,} distinct")
-    return held_out
+    counts = {}
+    for language, documents in by_language.items():
+        counts[language] = words = WordCounts(limit=max(1, limit // len(by_language)))
+        left, number = HELD_OUT // len(by_language), 0
+        for document in documents:
+            for line in document.text.splitlines():
+                if not line or line.isspace():
+                    continue
+                number += 1
+                if number % HELD_OUT_EVERY == 0 and left > 0:
+                    held_out.append(line[:left])
+                    left -= len(line)
+                else:
+                    words.add(line)
+            note(f"{words.seen:,} words, {len(words.table):,} distinct")
+    return smooth_languages(counts, alpha), held_out
 
 
 def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:

@@ -21,6 +21,7 @@ from pretune.models.adapt_vocabulary import add_special_token
 from pretune.models.checkpoint_heads import text_embedding_of
 from pretune.models.create_model import make_model, random_copy
 from pretune.models.hf_config import log_once
+from pretune.models.language_embeddings import use_language
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.name_resolution import family_of
@@ -100,6 +101,7 @@ class FinetuningJob:
     distill_temperature: float | None = None  # of the teacher's probabilities as soft labels; None: hard labels
     teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
+    language: str | None = None  # of the texts, for a model with language embeddings; None: the model's own
     drop_invalid: bool = False  # skip examples whose spans are not in their texts
     word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
     dropout: Mapping[str, float] | None = None  # overrides the model's, under the names of its config
@@ -499,6 +501,8 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
             if not any(name.startswith(own) for name in model.untrained):
                 task.begin(model.root.heads[task.name])
     model.add_heads(mixture.objectives, plan.seed)
+    use_language(model, plan.language, plan.model)
+    model.language = plan.language or model.language
     if plan.word_vectors is not None:
         copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model

@@ -16,7 +16,7 @@ from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, suggest
-from pretune.training.data_streams import DataStream, DataStreams, LengthStage
+from pretune.training.data_streams import DataStream, DataStreams, TrainingStage
 from pretune.training.jobs import finetuning
 from pretune.training.jobs.finetuning import FinetuningJob, TaskData
 from pretune.training.jobs.pretraining_model import check_length
@@ -100,7 +100,7 @@ def finetune_tasks(plan: FinetuningJob, material: MultitaskData, resume: bool = 
         streams.append(DataStream(joint, data, packing, plan.seed, epoch_data=sampled))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = DataStreams(
-        mixture, streams, [LengthStage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist()
+        mixture, streams, [TrainingStage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist()
     )
     epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
 

@@ -20,6 +20,14 @@ from pretune.text.packing.sequences import Packing
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import make_streams
+from pretune.training.jobs.back_translation import with_back_translations
+from pretune.training.jobs.objective_schedule import (
+    check_heads,
+    mine_phrases,
+    needs_phrases,
+    parse_objective_schedule,
+    with_phrases,
+)
 from pretune.training.jobs.pretraining_data import get_data, held_out_batches, languages_in, read_rows
 from pretune.training.jobs.pretraining_model import check_stages, count_parameters, get_model, number_languages
 from pretune.training.jobs.pretraining_settings import PretrainingJob
@@ -47,6 +55,7 @@ def pretrain(
     evaluation.
     """
     mixture = parse_objective(plan.objective)
+    parse_objective_schedule(plan.batch.objective_schedule or (), mixture)  # errors before data are read
     rows = read_rows(plan, mixture)
     plan.budget.check()
     device = choose_device(plan.device)
@@ -90,9 +99,22 @@ def prepare_training(
     """
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
     rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
+    if plan.back_translation is not None:
+        settings, parallel = plan.back_translation, own["rows"]
+        own["rows"] = world.run_on_first_then_others(
+            lambda: with_back_translations(parallel, settings, plan.out, plan.seed, plan.device)
+        )
     names = languages_in(own)
+    objectives = parse_objective_schedule(plan.batch.objective_schedule or (), mixture)
+    if any(map(needs_phrases, [mixture, *(stage for _, stage in objectives)])):
+        phrases = world.run_on_first_then_others(lambda: mine_phrases(own.get("store"), plan.out))
+        mixture = with_phrases(mixture, phrases)
+        objectives = [(until, with_phrases(stage, phrases)) for until, stage in objectives]
     learned = mixture if transform is None else transform(mixture, tokenizer)
     model = get_model(plan, tokenizer, learned, names)
+    check_heads(objectives, model)
+    if transform is not None:
+        objectives = [(until, transform(stage, tokenizer)) for until, stage in objectives]
     stages = plan.batch.length_schedule or ((1.0, plan.batch.max_length or 128),)
     length = check_stages(stages, model)[0]
     languages = number_languages(model, names, plan.model)
@@ -108,6 +130,7 @@ def prepare_training(
         packing=packing,
         seed=plan.seed,
         length_schedule=stages,
+        objective_schedule=objectives,
         size_warmup=plan.batch.size_warmup,
         epoch_data=epochs_of_sampled_subwords(data, plan.batch.subword_sampling, plan.seed),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -76,7 +76,7 @@ def get_data(
         return store.tokenizer, own, held_out
     assert rows is not None
     texts, pairs = ([Document(text, rows.file, 0) for text in column] for column in (rows.texts, rows.pairs or []))
-    return get_tokenizer(plan, texts, pairs), own, held_out
+    return get_tokenizer(plan, {"": texts}, pairs), own, held_out
 
 
 def get_store(plan: PretrainingJob) -> Store:
@@ -90,7 +90,8 @@ def get_store(plan: PretrainingJob) -> Store:
     for language, path in inputs:
         files.setdefault(language or plan.language, []).extend(find_files(path))
     reading: Fields = {name: getattr(plan, name) for name in ("split_by", "text_field", "encoding_errors")}
-    tokenizer = get_tokenizer(plan, read_documents(chain(*files.values()), **reading))
+    documents = {language: read_documents(group, **reading) for language, group in files.items()}
+    tokenizer = get_tokenizer(plan, documents)
     built = []
     for language, group in files.items():
         folder = plan.out / "store" if len(files) == 1 else plan.out / "store" / language
@@ -115,8 +116,10 @@ def languages_in(own: Fields) -> list[str]:
     return sorted(names)
 
 
-def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
-    """Return the tokenizer of the job `plan`; if there is none yet, train one on documents and save it.
+def get_tokenizer(
+    plan: PretrainingJob, documents: Mapping[str, Iterable[Document]], second: Sequence[Document] = ()
+) -> Tokenizer:
+    """Return the tokenizer of the job `plan`; if there is none yet, train one on documents by language and save it.
 
     It is saved in the run folder. For translation data, `second` are the translations of the documents; they get
     their own vocabulary if the recipe sets its size (tokenizer.target).
@@ -130,7 +133,8 @@ def get_tokenizer(plan: PretrainingJob, documents: Iterable[Document], second: S
     options = dict(plan.tokenizer or {})
     target = options.pop("target", None)
     if target is None:
-        tokenizer = train_tokenizer(chain(documents, second), **options, fit=True)
+        texts = {**documents, "": chain(documents.get("", ()), second)} if second else documents
+        tokenizer = train_tokenizer(texts, **options, fit=True)
     elif not second:
         raise PretuneError(
             "tokenizer.target is the vocabulary size of translations, but the data has no translations; remove this key"

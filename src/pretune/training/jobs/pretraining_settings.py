@@ -27,7 +27,15 @@ from pretune.training.callbacks import Callback
 from pretune.training.flops import module_sizes
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION, ScalableRecipe, parse_budget, scale_to
 from pretune.training.parallel.distributed import ParallelMode, ReduceDtype
-from pretune.training.recipe_sections import Batching, Budget, Monitoring, Optimizer, Schedule, TokenizerTraining
+from pretune.training.recipe_sections import (
+    BackTranslation,
+    Batching,
+    Budget,
+    Monitoring,
+    Optimizer,
+    Schedule,
+    TokenizerTraining,
+)
 
 Fields = dict[str, Any]
 
@@ -55,6 +63,7 @@ class PretrainingJob:
     ignore_mismatched: bool = False  # load the model even if tensors are missing or unexpected
     parallel: ParallelMode = "ddp"
     reduce_dtype: ReduceDtype | None = None
+    back_translation: BackTranslation | None = None  # texts of the target language to learn to translate from
     word_vectors: str | None = None  # a file of word vectors to initialize embeddings from
     split_by: SplitBy = "auto"  # how .txt files are split into documents
     text_field: str | None = None  # the text field of other files
@@ -79,6 +88,9 @@ def resolve_pretraining(
     preset = find_preset(model) if is_preset(model) else {}
     if defaults is not None:
         preset = {**merge_recipes(preset, defaults), "budget": defaults["budget"]}
+    if options.get("objective"):  # it replaces the objectives of all stages
+        batch = {key: value for key, value in preset.get("batch", {}).items() if key != "objective_schedule"}
+        preset = {**preset, "batch": batch}
     if options.get("scale_to"):
         preset = scale_preset(preset, model, options, device)
     resolved: Fields = {key.name: options[key.name] for key in fields(PretrainingJob) if options.get(key.name)}

@@ -27,6 +27,7 @@ import torch
 
 from pretune.inference.predict import Predictor, load_task_model
 from pretune.metrics import positive_class, score
+from pretune.models.language_embeddings import use_language
 from pretune.models.loading import load_model
 from pretune.models.presets import is_preset
 from pretune.objectives import parse_objective
@@ -394,6 +395,7 @@ def try_features(comparison: Comparison) -> Attempt:
     device = choose_device(plan.device)
     with quiet():
         model = load_model(plan.model, None, ignore_mismatched=plan.ignore_mismatched)
+        use_language(model, plan.language, plan.model)
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     found: list[tuple[Candidate, CrossValidated]] = []
     comparison.depth = model.backbone.depth

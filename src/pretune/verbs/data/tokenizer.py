@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import check_any_folder
 from pretune.text.tokenizers.kinds import WHOLE_WORDS, Kind, PairScore
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import CORPUS_RULES
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.results import ResultSummary
-from pretune.verbs.verb import only, verb
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.text.tokenizers.tokenizer import Tokenizer
+
+
+def corpus_by_language(o: Options) -> dict[str, list[str]]:
+    """Return the paths of the corpus in the options `o` by language, which is "" for paths without LANGUAGE=."""
+    from pretune.training.jobs.pretraining_settings import split_language
+    from pretune.verbs.shared_inputs import as_path_list
+
+    found: dict[str, list[str]] = {}
+    for language, path in map(split_language, as_path_list(o.corpus)):
+        found.setdefault(language, []).append(path)
+    return found
+
+
+def corpus_paths(o: Options) -> list[str]:
+    """Return the paths of the corpus in the options `o`, without languages."""
+    return [path for paths in corpus_by_language(o).values() for path in paths]
 
 
 @verb(
@@ -24,12 +41,18 @@ if TYPE_CHECKING:
         where=f"to subword kinds, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
+    only(
+        "language_alpha",
+        where="to text of several languages (LANGUAGE=PATH …)",
+        when=lambda o: len(corpus_by_language(o)) > 1,
+    ),
     only("pair_score", where="to the kind wordpiece", when=lambda o: o.kind == "wordpiece"),
-    *CORPUS_RULES,
+    *reading_rules("split_by", "text_field", files=corpus_paths),
+    common=("kind", "vocab_size", "out", "lowercase", "language_alpha", "split_by", "text_field"),
     out=check_any_folder,
 )
 def train_tokenizer(
-    corpus: opt.Corpus,
+    corpus: opt.Paths,
     *,
     kind: Kind = "wordpiece",
     vocab_size: int = 30_000,
@@ -38,6 +61,7 @@ def train_tokenizer(
     pair_score: PairScore = "frequency",
     extra_ids: int = 0,
     languages: Sequence[str] = (),
+    language_alpha: float = 1.0,
     split_by: opt.SplitBy = "auto",
     text_field: opt.TextField = None,
     encoding_errors: opt.EncodingErrors = "strict",
@@ -51,6 +75,9 @@ def train_tokenizer(
 
     Parameters
     ----------
+    corpus
+        Files, folders, or glob patterns of text: .txt, .jsonl, .csv, .tsv, or .parquet, each uncompressed or as .gz, .bz2, .zst, .xz; as
+        LANGUAGE=PATH for --language-alpha.
     kind
         Tokenization algorithm. Without subwords: items, separated by spaces; words, also separated from punctuation; characters, words
         that are read byte by byte (ELMo).
@@ -67,6 +94,9 @@ def train_tokenizer(
         Number of sentinel tokens <extra_id_0>, <extra_id_1>, … to add, for T5's span corruption.
     languages
         Languages to add a language token for, such as en_XX (mBART).
+    language_alpha
+        Power of their share of the text by which languages are sampled (exponential smoothing): 1 keeps the shares, lower values give
+        small languages more of the vocabulary; XLM used 0.5.
     max_distinct_words
         Maximum number of distinct words to count; the rarest are dropped, and their number is reported.
     max_occurrences
@@ -81,22 +111,27 @@ def train_tokenizer(
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import ByteMeter, find_files
     from pretune.text.tokenizers.training import train_on_documents
-    from pretune.verbs.shared_inputs import as_path_list
 
     if vocab_size < 16:
         raise PretuneError(
             f"--vocab-size {vocab_size}: a vocabulary of {vocab_size} is too small; choose at least 16 (usually thousands)"
         )
-    files = find_files(as_path_list(corpus))
+    files = {
+        language: find_files(paths) for language, paths in corpus_by_language(SimpleNamespace(corpus=corpus)).items()
+    }
     meter = ByteMeter()
-    documents = read_documents(
-        files, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, meter=meter
-    )
-    with progress("reading", sum(file.stat().st_size for file in files)) as bar:
+    documents = {
+        language: read_documents(
+            group, split_by=split_by, text_field=text_field, encoding_errors=encoding_errors, meter=meter
+        )
+        for language, group in files.items()
+    }
+    with progress("reading", sum(file.stat().st_size for group in files.values() for file in group)) as bar:
         tokenizer = train_on_documents(
             documents,
             kind,
             vocab_size,
+            language_alpha=language_alpha,
             lowercase=lowercase,
             pair_score=pair_score,
             extra_ids=extra_ids,

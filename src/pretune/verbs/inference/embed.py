@@ -21,6 +21,7 @@ def embed(
     layer: int = -1,
     prompt: str | None = None,
     prompt_name: str | None = None,
+    language: opt.TextLanguage = None,
     out: str | Path | None = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
@@ -55,7 +56,9 @@ def embed(
     from pretune.verbs.shared_inputs import open_reference, read_texts
 
     texts = [item.text for item in read_texts(inputs, text)]
-    vectors = embed_texts(open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name)
+    vectors = embed_texts(
+        open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name, language
+    )
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)

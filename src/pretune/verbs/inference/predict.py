@@ -52,6 +52,7 @@ def predict(
     text: opt.Text = None,
     pair: opt.Pair = None,
     task: str | None = None,
+    language: opt.TextLanguage = None,
     label: str | None = None,
     columns: opt.Columns = None,
     probabilities: bool = False,
@@ -125,6 +126,7 @@ def predict(
         ignore_mismatched=ignore_mismatched,
         name=task,
         executor=executor,
+        language=language,
     )
     beside, scores = PredictionColumns(probabilities, nested=out is None), ScoreTable(runs, task)
     kept: list[dict[str, Any]] = []

@@ -93,6 +93,7 @@ def finetune(
     pair: opt.Pair = None,
     label: opt.Label = None,
     columns: opt.Columns = None,
+    language: opt.TextLanguage = None,
     drop_invalid: opt.DropInvalid = False,
     objective: opt.Objective = "classify",
     threshold: float | None = None,

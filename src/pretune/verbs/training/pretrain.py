@@ -26,6 +26,15 @@ def has_weights(o: Options) -> bool:
     return o.init_from is not None or not starts_from_preset(o)
 
 
+def translates(o: Options) -> bool:
+    """Return whether the objective in the options `o` is only `translate`, so that its data are pairs of texts."""
+    from pretune.models.presets import find_preset
+    from pretune.objectives import parse_objective
+
+    objective = o.objective or (find_preset(os.fspath(o.model))["objective"] if starts_from_preset(o) else "mlm")
+    return [part.name for part in parse_objective(objective).objectives] == ["translate"]
+
+
 def in_parallel(o: Options) -> bool:
     """Return whether `torchrun` started this process, whatever the command-line options `o` are."""
     return "RANK" in os.environ
@@ -38,6 +47,7 @@ def in_parallel(o: Options) -> bool:
     only("tokenizer", where="to text files; a store has its own", when=needs_tokenizer),
     only("init_from", where="to a preset; a model folder has its own weights", when=starts_from_preset),
     only("ignore_mismatched", where="if weights are loaded, from a model folder or with --init-from", when=has_weights),
+    only("back_translation", where="to the objective translate", when=translates),
     only("parallel", "reduce_dtype", where="to several processes, started by torchrun", when=in_parallel),
     common=("objective", "tokenizer", "language", "steps", "tokens", "seconds", "scale_to", "seed", "resume", "device"),
     out=check_run_folder,
@@ -69,6 +79,7 @@ def pretrain(
     reduce_dtype: Literal["fp32", "bf16"] | None = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
     word_vectors: opt.WordVectors = None,
+    back_translation: opt.BackTranslationSettings = None,
 ) -> opt.Run:
     """Pretrain a model on raw text within a training budget.
 

@@ -1,0 +1,60 @@
+"""The language in which a model with language embeddings, such as XLM, reads texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pretune.models.hf_config import log_once
+from pretune.models.name_resolution import ModelReference
+from pretune.nn.embedding.token_embedding import ColumnEmbedding, Embeddings
+from pretune.runtime.errors import PretuneError, if_option, suggest
+
+if TYPE_CHECKING:
+    from pretune.models.model import Model
+
+
+def language_table(model: Model) -> ColumnEmbedding | None:
+    """Return the language embeddings of a model, or None if it has none."""
+    embed = model.backbone.embed
+    table = embed.columns["language"] if isinstance(embed, Embeddings) and "language" in embed.columns else None
+    return table if isinstance(table, ColumnEmbedding) else None
+
+
+def language_ids(model: Model) -> dict[str, int]:
+    """Return the rows of a model's language embeddings by language; {} for a model without language embeddings.
+
+    In a configuration without names (`lang2id`), a language has its number as its name.
+
+    >>> from pretune.models.create_model import make_model
+    >>> language_ids(make_model("xlm-tiny", languages=["en", "fr"]))
+    {'en': 0, 'fr': 1}
+    """
+    table = language_table(model)
+    if table is None:
+        return {}
+    return dict(model.config.lang2id or {str(number): number for number in range(len(table.weight))})
+
+
+def use_language(model: Model, language: str | None, reference: ModelReference) -> None:
+    """Let a model read the texts that follow as texts in `language`; None stands for the language saved with the model.
+
+    A model that was saved without a language adds no language embedding then, as in `transformers` without `langs`.
+    Without `language`, one line reports which language is used. Error messages call the model `reference`.
+    """
+    table, known = language_table(model), language_ids(model)
+    chosen = language if language is not None else model.language
+    if chosen is not None and chosen not in known:
+        if table is None:
+            raise PretuneError(
+                f"{reference}: the model has no language embeddings, so it cannot be told that texts are in {chosen!r}"
+                f"{if_option('language', '; leave out --language')}"
+            )
+        hint = suggest(chosen, known, f"the model has {', '.join(known)}")
+        raise PretuneError(f"{reference}: there is no embedding of the language {chosen!r}; {hint}")
+    if table is None:
+        return
+    table.absent = None if chosen is None else known[chosen]
+    if language is None:
+        own = "no language embedding is added" if chosen is None else f"texts are read as {chosen}"
+        advice = if_option("language", "; choose another one with --language")
+        log_once(f"{reference} has embeddings of the languages {', '.join(known)}: {own}{advice}")

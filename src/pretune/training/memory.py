@@ -1,0 +1,226 @@
+"""The memory that training needs, by formula: parameters, gradients, optimizer state, and activations.
+
+Parameters, gradients, and optimizer state are fp32, and their sizes are exact. Activations are an estimate, for a step on a GPU in
+bf16. It counts what autograd keeps of one microbatch until the backward pass: the input of every linear layer and norm, and the
+output of every linear layer that is not added to the residual stream (Korthikanti et al., 2022, arXiv:2205.05198, without
+dropout masks, which are recomputed from their seed, and without attention probabilities, which the kernels do not store).
+Besides, it counts the logits at the targets, and the bf16 copies of the weights. It does not count the columns of a batch,
+statistics of norms and softmaxes, workspaces of kernels, and what the allocator leaves unused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.transformer_stack import TransformerStack
+from pretune.models.create_model import make_model
+from pretune.models.model import Network
+from pretune.models.presets import find_preset
+from pretune.nn.attention.multi_head import RelativeAttention, SelfAttention
+from pretune.nn.blocks import TransformerLayer
+from pretune.nn.feed_forward import FeedForward
+from pretune.nn.initialization import SkipInitialization
+from pretune.nn.linear import Linear
+from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
+from pretune.objectives import JointObjective, parse_objective
+from pretune.objectives.objective import MAX_LOGITS
+from pretune.text.packing.sequences import Packing
+from pretune.training.flops import repeated_modules
+from pretune.training.optim.optimizers import hidden_matrices
+from pretune.training.recipe_sections import Batching, Optimizer, resolve_section
+
+FP32, BF16 = 4, 2  # bytes of a number
+# Bytes of a logit: in bf16, and in fp32 for the softmax and for the gradient.
+LOGIT = BF16 + FP32 + FP32
+# Scalars per parameter tensor, such as the number of the step.
+SCALARS = {"adamw": 1, "adam": 1, "radam": 1, "lamb": 1, "adafactor": 1, "asgd": 3, "sgd": 0, "muon": 0}
+
+
+def state_size(name: str, shape: torch.Size, momentum: float = 0.0) -> int:
+    """Return how many numbers the state of an optimizer has for one parameter tensor.
+
+    `name` is the name of the optimizer (`muon` for a hidden matrix, all others of which have the state of `adamw`), and
+    `momentum` the momentum of `sgd`.
+
+    >>> state_size("adamw", torch.Size([30, 20])), state_size("adafactor", torch.Size([30, 20]))
+    (1201, 51)
+    """
+    match name:
+        case "adamw" | "adam" | "radam" | "lamb":  # the first and the second moment
+            numbers = 2 * shape.numel()
+        case "adafactor" if len(shape) > 1:  # means over rows and over columns
+            numbers = shape[:-1].numel() + shape.numel() // shape[-2]
+        case "sgd" if not momentum:
+            numbers = 0
+        case _:  # one moment: adafactor for vectors, sgd with momentum, asgd's average, muon
+            numbers = shape.numel()
+    return numbers + SCALARS[name]
+
+
+def optimizer_state_bytes(root: nn.Module, settings: Optimizer) -> int:
+    """Return the size of the state of the optimizers that `make_optimizers` builds, in bytes, after a training step."""
+    name, momentum = settings.name or "adamw", settings.momentum or 0.0
+    hidden: dict[Tensor, int] = hidden_matrices(root) if name == "muon" else {}
+    usual = "adamw" if name == "muon" else name
+    parameters = [p for p in root.parameters() if p.requires_grad]
+    return FP32 * sum(state_size("muon" if p in hidden else usual, p.shape, momentum) for p in parameters)
+
+
+def saved_width(module: nn.Module) -> int:
+    """Return how many numbers per token a module keeps for the backward pass, without its submodules except layers.
+
+    These are the inputs of its linear layers and norms, and the outputs of its linear layers except the last.
+
+    >>> from pretune.nn.feed_forward import FeedForward
+    >>> saved_width(FeedForward(10, 40))  # its input, and the inner states before and after the activation
+    90
+    """
+    linear = {name: child for name, child in module.named_children() if isinstance(child, Linear)}
+    last = linear.pop("output", None)  # its output is added to the residual stream
+    total = 0 if last is None else last.in_features
+    if linear:  # layers side by side read the same input
+        total += max(child.in_features for child in linear.values())
+        total += sum(child.out_features for child in linear.values())
+    if isinstance(module, FeedForward) and module.activation is F.relu:  # its backward pass reads its output
+        total -= module.inner.out_features
+    norms = (child for child in module.children() if isinstance(child, nn.LayerNorm | nn.RMSNorm))
+    return total + sum(norm.normalized_shape[0] for norm in norms)
+
+
+def activation_width(stack: nn.Module, checkpointing: bool = False) -> int:
+    """Return how many numbers per token all layers of a network keep; with gradient checkpointing, only their inputs.
+
+    With gradient checkpointing, the layer that keeps most is counted in full, because it is recomputed.
+    """
+    modules = list(repeated_modules(stack))
+    if not checkpointing:
+        return sum(map(saved_width, modules))
+    layers = [module for module in modules if isinstance(module, TransformerLayer)]
+    inside = [sum(map(saved_width, layer.modules())) for layer in layers]
+    outside = sum(map(saved_width, modules)) - sum(inside)
+    widths = [next(m.in_features for m in layer.modules() if isinstance(m, Linear)) for layer in layers]
+    return outside + sum(widths) + max(inside, default=0)
+
+
+def is_plain_transformer(backbone: nn.Module) -> bool:
+    """Return whether all layers of a backbone are Transformer layers with softmax attention."""
+    if not isinstance(backbone, TransformerStack | EncoderDecoder):
+        return False
+    stacks: list[Any] = [backbone.encoder, backbone] if isinstance(backbone, EncoderDecoder) else [backbone]
+    return all(any(map(is_softmax_attention, layer.modules())) for stack in stacks for layer in stack.layers)
+
+
+def is_softmax_attention(module: nn.Module) -> bool:
+    """Return whether a module is a self-attention layer that keeps only its queries, keys, values, and output."""
+    match module:
+        case SelfAttention():
+            return module.attend is None
+        case RelativeAttention():
+            return module.score is None and module.content_bias is None
+        case _:
+            return False
+
+
+@dataclass(frozen=True)
+class Activations:
+    """The estimated memory of a microbatch, in bytes, and the number of tokens for which it is estimated."""
+
+    tokens: int  # of a microbatch, on both sides of an encoder-decoder
+    layers: int  # what layers keep
+    logits: int
+    weights: int  # bf16 copies of the weights
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts, in bytes."""
+        return self.layers + self.logits + self.weights
+
+
+def estimate_activations(root: Network, joint: JointObjective, batch: Batching) -> Activations | None:
+    """Return the memory of one microbatch of a training; None for a backbone with layers of other kinds.
+
+    >>> model, joint = make_model("bert-tiny"), parse_objective("nsp").joints[0]
+    >>> model.add_heads(joint.objectives)
+    >>> estimate_activations(model.root, joint, Batching(tokens=1024, max_length=128)).tokens
+    1024
+    """
+    backbone: Any = root.backbone
+    if not is_plain_transformer(backbone):
+        return None
+    length = max([stage for _, stage in batch.length_schedule or ()] or [batch.max_length or 128])
+    tokens = max(min(batch.microbatch_tokens or batch.tokens or 1, batch.tokens or 1), length)
+    packing = Packing(tokens, length, sequences=-(-tokens // length) + 8, fixed=True)
+    capacity = joint.capacity(packing)
+    assert capacity is not None
+    sides: list[tuple[nn.Module, int]] = [(backbone, capacity.tokens)]
+    if isinstance(backbone, EncoderDecoder):
+        decoder = nn.ModuleList([backbone.embed, *backbone.layers])
+        sides = [(backbone.encoder, capacity.tokens), (decoder, (capacity.second or capacity).tokens)]
+    read = sum(count for _, count in sides)
+    sides += [(part, tokens) for part in root.heads.modules() if isinstance(part, TransformerStack)]  # rtd's generator
+    targets = sum(min(p.max_targets(packing).values()) for p in joint.objectives if predicts_tokens(root.heads[p.name]))
+    matrices = {module.weight for module in root.modules() if isinstance(module, Linear)} | {backbone.embed.tokens}
+    return Activations(
+        tokens=read,
+        layers=BF16 * sum(count * activation_width(x, bool(batch.gradient_checkpointing)) for x, count in sides),
+        logits=LOGIT * min(targets * backbone.embed.vocabulary, MAX_LOGITS),
+        weights=BF16 * sum(matrix.numel() for matrix in matrices),
+    )
+
+
+def predicts_tokens(head: nn.Module) -> bool:
+    """Return whether a head computes logits over the vocabulary."""
+    return any(isinstance(part, TiedVocabularyHead | UntiedVocabularyHead) for part in head.modules())
+
+
+def preset_memory(name: str) -> dict[str, Any]:
+    """Return the memory that training a preset needs with each optimizer, in MB (10^6 bytes), as named values.
+
+    `state_ratio` is the size of the parameters and the optimizer state, relative to the parameters alone.
+
+    >>> {row["optimizer"]: row["state_ratio"] for row in preset_memory("bert-tiny")["memory"]}["adamw"]
+    3.0
+    """
+    preset = find_preset(name)
+    mixture = parse_objective(str(preset["objective"]), labels=("a", "b"))
+    with torch.device("meta"), SkipInitialization():  # only shapes are needed
+        model = make_model(name)
+        model.add_heads(mixture.objectives)
+    settings = resolve_section(Optimizer, None, dict(preset.get("optimizer") or {}))
+    batch = resolve_section(Batching, None, dict(preset.get("batch") or {}))
+    kept = estimate_activations(model.root, mixture.joints[0], batch)
+    parameters = FP32 * sum(p.numel() for p in model.root.parameters())
+    rows = []
+    for optimizer in SCALARS:
+        state = optimizer_state_bytes(model.root, replace(settings, name=optimizer))  # type: ignore[arg-type]
+        rows.append(
+            {
+                "optimizer": optimizer,
+                "parameters": megabytes(parameters),
+                "gradients": megabytes(parameters),
+                "state": megabytes(state),
+                "state_ratio": round((parameters + state) / parameters, 2),
+                "activations": None if kept is None else megabytes(kept.total),
+                "total": None if kept is None else megabytes(2 * parameters + state + kept.total),
+            }
+        )
+    counted: dict[str, Any] = {"activations": "not estimated for layers other than Transformer layers"}
+    if kept is not None:
+        parts = {"layers": kept.layers, "logits": kept.logits, "bf16_weights": kept.weights}
+        counted = {"microbatch_tokens": kept.tokens, **{part: megabytes(size) for part, size in parts.items()}}
+    return {"preset_optimizer": settings.name, **counted, "memory": rows}
+
+
+def megabytes(size: float) -> float:
+    """Return a number of bytes in MB (10^6 bytes), rounded to 0.1 MB.
+
+    >>> megabytes(1_260_000)
+    1.3
+    """
+    return round(size / 1e6, 1)
