@@ -111,6 +111,17 @@ SafeCsv = Annotated[
     "evaluate them as formulas.",
 ]
 
+# -- user histories -------------------------------------------------------------------------------------------------
+
+UserColumn = Annotated[str | None, "Column with the user; inferred from its name by default."]
+ItemColumn = Annotated[
+    str | None, "Column with the item, or with all items of a user; inferred from its name by default."
+]
+TimeColumn = Annotated[
+    str | None,
+    "Column with the time, to sort by; inferred from its name by default. Without one, rows keep their order.",
+]
+
 # -- training -------------------------------------------------------------------------------------------------------
 
 RunFolder = Annotated[str | Path, "Folder for the new run."]
