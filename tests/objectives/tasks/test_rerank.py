@@ -174,7 +174,7 @@ def test_the_odd_one_out_is_found_by_the_list_but_not_by_points(tmp_path: Path) 
         out=tmp_path / "run",
     )
     baselines = run.results["baselines"]
-    assert all(score < 0.7 for score in baselines.values()), baselines
+    assert all(score < 0.8 for score in baselines.values()), baselines
     assert run.results["dev/ndcg@10"] > 0.9
     answers = pt.predict(run, dev)
     clicked = [row["item"][row["label"].index(1)] for row in odd_ones(100, 1)]

@@ -71,7 +71,7 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
             r"line 2: no column 'request' says which candidates belong together; the columns are",
         ),
         ("qid,thing,label\n1,x,0\n", r"cannot infer the item column"),
-        ("qid,item,label\n1,two words,0\n", r"line 2: the item 'two words' is empty or contains spaces"),
+        ("qid,item,label\n1,two words,0\n", r"line 2: the item 'two words' in 'item' is empty or contains spaces"),
         ("qid,item,label\n1,x,maybe\n", r"line 2, candidate 1: expected a number in 'label', but found 'maybe'"),
         ("qid,item,label\n1,x,-1\n", r"line 2: a label in 'label' is negative; give 0"),
         ("qid,item,position,label\n1,x,,1\n", r"line 2, candidate 1: expected a number in 'position', but found ''"),

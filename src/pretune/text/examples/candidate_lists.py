@@ -121,9 +121,11 @@ def read_candidate_lists(
         items = row.get(found["item"])
         if not isinstance(items, list) or not items:
             raise PretuneError(f"{place}: expected a list of items in {found['item']!r}; give one or more")
-        for item in map(str, items):
-            if check_text(item, f"{place}: an item").split() != [item]:
-                raise PretuneError(f"{place}: the item {item!r} is empty or contains spaces; rename it")
+        for item in items:
+            if item is None or check_text(str(item), f"{place}: an item in {found['item']!r}").split() != [str(item)]:
+                raise PretuneError(
+                    f"{place}: the item {item!r} in {found['item']!r} is empty or contains spaces; rename it"
+                )
         values = {name: read_numbers(row, name, len(items), place) for name in names}
         order = np.arange(len(items))
         if "position" in found:
