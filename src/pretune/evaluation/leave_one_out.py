@@ -124,7 +124,7 @@ def leave_one_out(
             for method, table in methods.items():
                 found = ranks.setdefault((method, name), np.empty(len(long)))
                 found[chosen] = rank_targets(np.where(mask, table, -np.inf), target)
-    table = [
+    rows_by_method = [
         {"method": method, "candidates": name, **ranking_metrics(found, top_k)}
         for (method, name), found in ranks.items()
     ]
@@ -134,4 +134,4 @@ def leave_one_out(
         "unknown_targets": int((~items[targets]).sum()),
         "seen_targets": int(sum(target in history for history, target in zip(before, targets, strict=True))),
     }
-    return table, facts
+    return rows_by_method, facts

@@ -150,7 +150,7 @@ def load_recommender(reference: ModelReference, ignore_mismatched: bool = False)
     stored = stored_objectives(reference)
     if stored is None or MaskedItem.name not in {part.shared_head for part in stored.objectives}:
         raise PretuneError(
-            f"{reference}: this model was not trained to predict items; pretrain one on user histories with --objective item"
+            f"{reference}: this model was not trained to predict items; pretrain one on user histories with the objective item"
         )
     model = load_model(reference, parse_objective(MaskedItem.name), ignore_mismatched=ignore_mismatched)
     model.require_trained(MaskedItem.name, reference, "pretrain it on user histories first")

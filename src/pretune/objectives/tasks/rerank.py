@@ -30,7 +30,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.candidate_lists import CandidateLists, list_rows, read_candidate_lists
-from pretune.text.examples.labeled import Row, TableChunk
+from pretune.text.examples.labeled import Row, TableChunk, advise_options
 from pretune.text.packing.sequences import Arrangement, Sequences, add_global_starts
 from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -86,7 +86,8 @@ class Rerank(Task):
         most = max(map(len, examples.items))
         if most == 1:
             raise PretuneError(
-                f"{examples.file}: every request has only one candidate, so there is nothing to rank; name the column of requests with --columns.request"
+                f"{examples.file}: every request has only one candidate, so there is nothing to rank"
+                f"{advise_options('choose another column of requests', ['request'])}"
             )
         if found < len(examples):
             log_info(

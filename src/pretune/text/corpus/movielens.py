@@ -14,7 +14,7 @@ class Layout(NamedTuple):
     """The layout of a file without a header: the separator of its fields, their number, and the names of the first."""
 
     separator: str
-    count: int
+    fields: int
     names: tuple[str, ...]
 
 
@@ -58,10 +58,10 @@ def _split_fields(file: Path, lines: Iterable[tuple[int, str]], layout: Layout) 
         if not text.strip():
             continue
         cells = text.split(layout.separator)
-        if len(cells) != layout.count:
+        if len(cells) != layout.fields:
             raise PretuneError(
-                f"{file}, line {line}: expected {layout.count} fields separated by {layout.separator!r} "
-                f"({', '.join(layout.names)}{' …' if layout.count > len(layout.names) else ''}), but found {len(cells)}; "
+                f"{file}, line {line}: expected {layout.fields} fields separated by {layout.separator!r} "
+                f"({', '.join(layout.names)}{' …' if layout.fields > len(layout.names) else ''}), but found {len(cells)}; "
                 "correct this line, or remove it"
             )
         yield line, dict(zip(layout.names, cells, strict=False))

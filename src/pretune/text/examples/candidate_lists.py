@@ -14,7 +14,15 @@ from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import check_text
 from pretune.text.examples.column_roles import MissingLabel
 from pretune.text.examples.examples import Examples
-from pretune.text.examples.labeled import LabeledTable, Row, TableChunk, parse_number, read_chunks, table_rows
+from pretune.text.examples.labeled import (
+    LabeledTable,
+    Row,
+    TableChunk,
+    advise_options,
+    parse_number,
+    read_chunks,
+    table_rows,
+)
 
 REQUESTS = ("request", "request_id", "qid", "query_id", "impression_id", "session", "session_id", "list_id")
 ROLES: dict[str, Sequence[str]] = {
@@ -77,7 +85,7 @@ def list_rows(file: Path, request: str | None = None) -> Iterator[tuple[int, Row
             known = ", ".join(map(repr, row))
             raise PretuneError(
                 f"{file}, line {line}: no column {name or 'request'!r} says which candidates belong together; the columns "
-                f"are {known}; rename one to 'request', or name it with --columns.request when you fine-tune"
+                f"are {known}; rename one to 'request'{advise_options('or choose it', ['request'])}"
             )
         _, columns = found.setdefault(str(row[name]), (line, {name: row[name]}))
         count = max((len(cells) for cells in columns.values() if isinstance(cells, list)), default=0)
