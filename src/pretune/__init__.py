@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pretune.verbs.inference.generate import generate
     from pretune.verbs.inference.neighbors import neighbors
     from pretune.verbs.inference.predict import predict
+    from pretune.verbs.inference.recommend import recommend
     from pretune.verbs.inference.search import search
     from pretune.verbs.inference.serve import serve
     from pretune.verbs.inference.translate import translate
@@ -127,6 +128,7 @@ __all__ = [
     "prune",
     "quantize",
     "quickstart",
+    "recommend",
     "register_family",
     "register_metric",
     "register_objective",
@@ -197,6 +199,7 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "prune": "pretune.verbs.compression.prune",
     "quantize": "pretune.verbs.compression.quantize",
     "quickstart": "pretune.verbs.quickstart",
+    "recommend": "pretune.verbs.inference.recommend",
     "register_family": "pretune.families",
     "register_metric": "pretune.metrics.custom",
     "register_objective": "pretune.objectives.registry",

@@ -21,6 +21,7 @@ from tests.support.task_rows import (
     positive_pairs,
     rank_rows,
     regress_rows,
+    rerank_rows,
 )
 from tests.support.tiny_models import read, tiny
 
@@ -61,6 +62,13 @@ def make_files() -> None:
     write(Path("wic.jsonl"), match_rows(12))
     table("found.tsv", [{"id": row.pop("qid"), **row} for row in rank_rows(6)])
     table("pairs.tsv", positive_pairs(12))
+    Path("catalog.txt").write_text("cat dog fox owl\n", encoding="utf-8")
+    lists = [
+        {"request": row["request"], "item": item, "price": price, "label": label}
+        for row in rerank_rows(12)
+        for item, price, label in zip(row["items"], row["price"], row["label"], strict=True)  # type: ignore[call-overload]
+    ]
+    table("lists.csv", lists)
     write(Path("record.jsonl"), entity_rows(8))
     for name in ("train", "dev"):
         Path(f"{name}.conll").write_text(TAGGED, encoding="utf-8")

@@ -23,7 +23,7 @@ from pretune.probing.suites.words_in_context import read_wic
 from pretune.text.corpus.dialogues import read_dialogues
 from pretune.text.corpus.documents import read_documents
 from pretune.text.corpus.table_writer import format_csv_line
-from pretune.text.corpus.user_histories import write_histories
+from pretune.text.corpus.user_histories import read_titles, write_histories
 from pretune.text.examples.bracketed_trees import read_bracketed
 from pretune.text.examples.cloze_entities import read_entity_clozes
 from pretune.text.examples.conllu import read_conllu
@@ -55,6 +55,7 @@ NESTED: Rows = [
     {"text": "Ann met Bob", "entities": [{"start": 0, "end": 2}], "qas": [{"query": "@placeholder", "answers": [{"text": "Ann"}]}]}
 ]  # fmt: skip
 HISTORIES: Rows = [{"user": f"u{i % 2}", "item": f"i{i}", "time": i} for i in range(8)]
+RATINGS = "".join(f"{i % 2}::{i}::5::{i}\n" for i in range(8))
 SPANNED: Rows = [{"text": "Ann met Bob", "spans": [[0, 3], {"start": 8, "end": 11}]}] * 2
 SQUAD = {"data": [{"paragraphs": [{"context": "it is at home", "qas": [{"id": "1", "question": "where?", "answers": [{"text": "home", "answer_start": 9}]}]}]}]}  # fmt: skip
 MULTIRC: Rows = [{"idx": 0, "passage": {"text": "a", "questions": [{"idx": 0, "question": "b", "answers": [{"idx": 0, "text": "c", "label": 1}]}]}}]  # fmt: skip
@@ -161,6 +162,8 @@ KINDS = [
     *(kind("marked", f"rows{end}", MARKED, read_span_pairs) for end in (".jsonl", ".csv", ".parquet")),
     kind("entities", "rows.jsonl", ENTITIES, read_entity_clozes),
     kind("nested entities", "rows.jsonl", NESTED, read_entity_clozes),
+    *(kind("ratings", f"rows{end}", RATINGS.replace("::", mark), histories) for end, mark in ((".dat", "::"), (".data", "\t"))),
+    kind("titles", "movies.dat", "1::Heat (1995)::Crime\n2::Amélie (2001)::Comedy\n", read_titles),
     *(kind("histories", f"rows{end}", HISTORIES, histories) for end in (".jsonl", ".csv", ".parquet")),
     *(kind("pairs", f"rows{end}", PAIRS, read_parallel) for end in (".jsonl", ".tsv")),
     kind("text to text", "rows.jsonl", [{"source": "a b", "target": "c"}] * 3, partial(read_text_to_text, columns={})),

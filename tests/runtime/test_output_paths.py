@@ -18,7 +18,7 @@ from tests.support.cli import run_command
 from tests.support.one_word_task import start
 
 WRITING = [name for name, function in VERBS.items() if "out" in inspect.signature(function).parameters]
-FILES = ("histories", "phrases", "label", "predict", "ask", "embed", "translate")
+FILES = ("histories", "phrases", "label", "predict", "ask", "embed", "translate", "recommend")
 FOLDERS = [name for name in WRITING if name not in FILES]
 
 

@@ -136,6 +136,18 @@ def scored_pairs(count: int, seed: int = 0) -> list[dict[str, object]]:
     return made
 
 
+def rerank_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Return requests with animals in random order, of which the most expensive one was clicked."""
+    rng = random.Random(seed)
+    made: list[dict[str, object]] = []
+    for request in range(count):
+        items = rng.sample(BEASTS, rng.randint(2, 4))
+        prices = [round(rng.random(), 3) for _ in items]
+        clicks = [int(price == max(prices)) for price in prices]
+        made.append({"request": f"r{request}", "items": items, "price": prices, "label": clicks})
+    return made
+
+
 # Objective → the function that makes rows for it.
 ROWS: dict[str, Any] = {
     "classify": classify_rows,
@@ -150,4 +162,5 @@ ROWS: dict[str, Any] = {
     "contrast": positive_pairs,
     "contrast(temperature=1)": scored_pairs,
     "entity": entity_rows,
+    "rerank": rerank_rows,
 }

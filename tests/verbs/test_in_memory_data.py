@@ -23,7 +23,7 @@ TABLES = {
     "distill": {"train", "dev", "unlabeled", "data"}, "prune": {"train", "dev", "vocabulary_texts"},
     "quantize": {"train", "dev"}, "label": {"inputs", "answers"}, "predict": {"inputs"}, "embed": {"inputs"}, "search": {"inputs"}, "ask": {"inputs", "examples"},
     "translate": {"inputs", "references"}, "neighbors": {"corpus"}, "attention": {"importance", "inputs"}, "bench": {"inputs"},
-    "project": {"inputs"}, "similarity": {"inputs"}, "study": {"data", "labels", "dev"},
+    "project": {"inputs"}, "similarity": {"inputs"}, "study": {"data", "labels", "dev"}, "recommend": {"histories", "titles"},
 }  # fmt: skip
 TINY: dict[str, Any] = {"budget": pt.Budget(steps=2), "batch": pt.Batching(size=8), "num_seeds": 1, "report": False}
 

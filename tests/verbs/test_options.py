@@ -66,6 +66,7 @@ ALWAYS = {
     "quantize": "model out method dev ignore_mismatched",
     "predict": "model inputs task language out processes executor ignore_mismatched",
     "ask": "model inputs template answers examples out ignore_mismatched",
+    "recommend": "model histories top_k include_seen evaluate max_length user_column item_column time_column out ignore_mismatched",
     "fill": "model texts mask_rate ignore_mismatched",
     "embed": "model inputs pooling layer prompt prompt_name language out ignore_mismatched",
     "search": "model inputs query top_k pooling ignore_mismatched",
@@ -197,6 +198,7 @@ SUITE = {**EVALUATE, "suite": "glue", "out": "{out}"}
 TUNED = {"keep_models": True, "strategy": "full", "from_scratch": True, "deterministic": True, **SECTION}
 COMPRESS = {"model": "{task}", "target": "size=1MB", "train": "{rows}", "dev": "{rows}", "out": "{out}"}
 PREDICT, GENERATE = {"model": "{task}", "inputs": ["a text"]}, {"model": "{model}", "prompts": ["a"]}
+RECOMMEND = {"model": "{model}", "histories": "{rows}"}
 STUDY, SUGGEST = {"file": "quick", "out": "{out}"}, {"suggest": True, "out": "{out}"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("study", {"data": "{text}", "labels": "{rows}", "dev": "{rows}", "text": "a", "label": "b", "budget": "10s", "language": "ru"}, STUDY, SUGGEST),
@@ -292,6 +294,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("ask", {"shots": 1, "seed": 1}, PREDICT, {**PREDICT, "examples": "{rows}"}),
     ("ask", {"calibrate": True}, PREDICT, {**PREDICT, "answers": ["a", "b"]}),
     ("ask", {"max_new_tokens": 20}, {**PREDICT, "answers": ["a", "b"]}, PREDICT),
+    ("recommend", {"titles": "x"}, {**RECOMMEND, "evaluate": True}, RECOMMEND),
+    ("recommend", {"safe_csv": True}, {**RECOMMEND, "out": "{out}.jsonl"}, {**RECOMMEND, "out": "{out}.csv"}),
+    ("recommend", {"num_negatives": 5, "seed": 1}, RECOMMEND, {**RECOMMEND, "evaluate": True}),
     ("fill", {"top_k": 5}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}, {"model": "{model}", "texts": ["a"]}),
     ("fill", {"seed": 1}, {"model": "{model}", "texts": ["a"]}, {"model": "{model}", "texts": ["a"], "mask_rate": 0.5}),
     ("embed", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),

@@ -50,6 +50,32 @@ def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10)
     return mean_metrics(metrics, "mrr", f"ndcg@{at}", "map")
 
 
+def list_metrics(relevances: Sequence[Array], cutoffs: Sequence[int] = (5, 10)) -> AdditiveMetrics:
+    """Return precision and MAP at the cutoffs and nDCG at the last one, averaged over lists with a relevant candidate.
+
+    `relevances` has, for each list, the relevance of its candidates, best-ranked first. The precision at k is the share
+    of relevant candidates among the first k. The average precision at k is the sum of the precisions at the relevant
+    candidates among the first k, divided by the largest possible number of these.
+
+    >>> list_metrics([np.array([0, 1, 0])]).compute()["map@5"]
+    0.5
+    """
+    rows = []
+    for ranked in relevances:
+        if not (ranked > 0).any():
+            continue
+        hits, places = ranked > 0, np.arange(1, len(ranked) + 1)
+        precisions = np.cumsum(hits) / places
+        values = [float(hits[:k].sum()) / k for k in cutoffs]
+        values += [float((precisions * hits)[:k].sum()) / min(k, int(hits.sum())) for k in cutoffs]
+        discounts = 1 / np.log2(places + 1)
+        ideal = -np.sort(-ranked)
+        last = cutoffs[-1]
+        rows.append([*values, float((ranked * discounts)[:last].sum() / (ideal * discounts)[:last].sum())])
+    names = [f"{name}@{k}" for name in ("precision", "map") for k in cutoffs]
+    return mean_metrics(rows, *names, f"ndcg@{cutoffs[-1]}")
+
+
 def rank_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> AdditiveMetrics:
     """Return MRR, nDCG and MAP of predicted scores (`answers`) on labeled candidates (task `rank`)."""
     scores = np.array([answer["score"] for answer in answers])

@@ -52,6 +52,7 @@ COMMANDS = {
     "predict": Command("Use", "predict", "Predict with a fine-tuned model, or with an ensemble."),
     "embed": Command("Use", "embed", "Compute an embedding for each text."),
     "search": Command("Use", "search", "Find the texts closest in meaning to a query."),
+    "recommend": Command("Use", "recommend", "Recommend items to users, with BERT4Rec."),
     "fill": Command("Use", "fill", "Predict the words at [MASK] tokens."),
     "generate": Command("Use", "generate", "Generate text from prompts."),
     "ask": Command("Use", "ask", "Prompt a language model with a cloze template."),

@@ -115,12 +115,23 @@ SafeCsv = Annotated[
     "evaluate them as formulas.",
 ]
 
+# -- user histories -------------------------------------------------------------------------------------------------
+
+UserColumn = Annotated[str | None, "Column with the user; inferred from its name by default."]
+ItemColumn = Annotated[
+    str | None, "Column with the item, or with all items of a user; inferred from its name by default."
+]
+TimeColumn = Annotated[
+    str | None,
+    "Column with the time, to sort by; inferred from its name by default. Without one, rows keep their order.",
+]
+
 # -- training -------------------------------------------------------------------------------------------------------
 
 RunFolder = Annotated[str | Path, "Folder for the new run."]
 Objective = Annotated[
     str,
-    "Task to train for: classify, classify(multi_label=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, or "
+    "Task to train for: classify, classify(multi_label=true), tag, answer, regress, choose, match, rank, rerank, contrast, entity, generate, or "
     "prompt; with options or layers, as in classify(pooling=mean) or classify on mix/bilstm; with an auxiliary loss, as in "
     "classify+0.5*lm; for several tasks, one objective for all or one per task, as in a: classify | b: generate.",
 ]

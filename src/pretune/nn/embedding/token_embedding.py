@@ -102,6 +102,8 @@ class Embeddings(nn.Module):
             x = x + (self.segments[0] if segment is None else F.embedding(segment, self.segments))
         for lookup in self.columns.values():
             x = x + lookup(packed)
+        if "feature_vectors" in packed.columns:  # of numeric features (see FeatureEmbedding)
+            x = x + packed.columns["feature_vectors"]
         return self.dropout(self.norm(x.to(self.compute)))
 
     def forward(self, packed: Packed) -> Tensor:

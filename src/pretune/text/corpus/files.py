@@ -59,19 +59,19 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
     for name in paths:
         path = Path(name)
         if path.is_dir():
-            files = (p for p in path.rglob("*") if p.is_file() and file_format(p) in formats)
+            files = (p for p in path.rglob("*") if p.is_file() and file_suffix(p) in formats)
             inside = sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
             if not inside:
                 raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files ({endings})")
             found += inside
         elif path.exists():
-            if file_format(path) not in formats:
+            if file_suffix(path) not in formats:
                 expected = f"expected one of {', '.join(formats)}, {endings}"
                 raise PretuneError(f"{path}: unsupported file format; {expected}")
             found.append(path)
         elif glob.has_magic(str(name)):
             matches = map(Path, glob.glob(str(name), recursive=True))
-            inside = sorted(p for p in matches if p.is_file() and file_format(p) in formats)
+            inside = sorted(p for p in matches if p.is_file() and file_suffix(p) in formats)
             if not inside:
                 raise PretuneError(f"{name}: the pattern matches no {', '.join(formats)} file; check the pattern")
             found += inside

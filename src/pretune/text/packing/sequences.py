@@ -111,7 +111,8 @@ class Arrangement:
     labels: dict[str, Array] = field(default_factory=dict)  # (m,) per sequence
     truncated: int = 0  # number of truncated texts
     columns: dict[str, Array] = field(default_factory=dict)  # (m, k) value of a column per text
-    tokens: dict[str, Array] = field(default_factory=dict)  # (source tokens,) value per token; -1 for special tokens
+    # (source tokens,) or (source tokens, c): values per token; -1 for special tokens, 0 if the values are real numbers
+    tokens: dict[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -173,7 +174,10 @@ class Arrangement:
         for name, value in values.items():
             columns[name] = np.repeat(value.ravel(), sizes.ravel())
         for name, value in self.tokens.items():
-            columns[name] = np.full(total, -1, dtype=np.int64)
+            whole = np.issubdtype(value.dtype, np.integer)
+            columns[name] = np.full(
+                (total, *value.shape[1:]), -1 if whole else 0, dtype=np.int64 if whole else value.dtype
+            )
             for at, first, size in texts_at:
                 columns[name][at] = value[span_indices(first, size)]
         sequences = Sequences(
@@ -274,7 +278,7 @@ def plan_lengths(
 
 # Columns that models read; the others are used on the host only.
 MODEL_COLUMNS = (
-    "segment", "language", "task", "order", "stream", "prefix", "document_start", "span", "global", "characters", "prompt",
+    "segment", "language", "task", "order", "stream", "prefix", "document_start", "span", "global", "characters", "prompt", "features",
 )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ def histories(
     files: opt.Paths,
     *,
     out: str | Path,
-    user_column: str | None = None,
-    item_column: str | None = None,
-    time_column: str | None = None,
+    user_column: opt.UserColumn = None,
+    item_column: opt.ItemColumn = None,
+    time_column: opt.TimeColumn = None,
     min_items: int = 3,
 ) -> ResultSummary:
     """Convert user-item interactions to text with one user per line, items in chronological order.
@@ -27,15 +27,10 @@ def histories(
     Parameters
     ----------
     files
-        .jsonl, .csv, .tsv, or .parquet files with one row per interaction, or one row per user with all items.
+        .jsonl, .csv, .tsv, or .parquet files with one row per interaction, or one row per user with all items; or ratings of
+        MovieLens: ratings.dat, u.data, ratings.csv.
     out
         Text file to write.
-    user_column
-        Column with the user; inferred from its name by default.
-    item_column
-        Column with the item, or with all items of a user; inferred from its name by default.
-    time_column
-        Column with the time, to sort by; inferred from its name by default. Without one, rows keep their order.
     min_items
         Minimum number of items of a user; users with fewer are dropped.
 
@@ -45,13 +40,12 @@ def histories(
     6040
     """
     from pretune.text.corpus.files import find_files
-    from pretune.text.corpus.user_histories import write_histories
+    from pretune.text.corpus.user_histories import FORMATS, write_histories
     from pretune.verbs.shared_inputs import as_path_list
 
-    formats = (".jsonl", ".csv", ".tsv", ".parquet")
     return ResultSummary(
         write_histories(
-            find_files(as_path_list(files), formats),
+            find_files(as_path_list(files), FORMATS),
             Path(out),
             min_items,
             user=user_column,

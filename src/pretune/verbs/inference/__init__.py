@@ -1,1 +1,1 @@
-"""Verbs that use models: predict, fill masks, embed, search, generate, translate, ask, and find neighbors."""
+"""Verbs that use models: predict, fill masks, embed, search, generate, translate, ask, recommend, and find neighbors."""
