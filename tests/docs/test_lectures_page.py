@@ -55,4 +55,6 @@ def test_every_place_is_a_path_a_command_or_an_option() -> None:
 
 def test_tests_named_in_the_page_are_test_modules() -> None:
     for number, _, _, _, test in rows():
-        assert all(path.startswith("tests/") and Path(path).name.startswith("test_") for path in PATH.findall(test)), number
+        assert all(path.startswith("tests/") and Path(path).name.startswith("test_") for path in PATH.findall(test)), (
+            number
+        )

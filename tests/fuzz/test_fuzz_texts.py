@@ -72,7 +72,9 @@ TARGETS: Rows = [{"text": "the cat sat", "targets": [{"span1": [0, 2], "span2": 
 SENTEVAL = "tr\tPAST\tthe cat sat .\nva\tPRES\tthe cat sits .\nte\tPAST\tit was naïve .\n"
 WIC = "bank\tN\t1-0\tthe bank\tbank of a river\nplay\tV\t0-1\tplay it\tto play\n"
 MULTINLI: Rows = [{"sentence1": "a cat", "sentence2": "no cat", "gold_label": "contradiction"}] * 2
-WMT = '<doc id="d"><src lang="en"><seg id="1">a cat</seg></src><ref lang="de"><seg id="1">eine Katze</seg></ref></doc>\n'
+WMT = (
+    '<doc id="d"><src lang="en"><seg id="1">a cat</seg></src><ref lang="de"><seg id="1">eine Katze</seg></ref></doc>\n'
+)
 CORPUS = "A first text. It has sentences.\nMore of it.\n\nA second document, naïve.\n" * 3
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-SEGMENTS = "<doc docid='1'>\n<seg id=\"1\"> {0} </seg>\n<seg id=\"2\"> {1} </seg>\n</doc>\n"
+SEGMENTS = '<doc docid=\'1\'>\n<seg id="1"> {0} </seg>\n<seg id="2"> {1} </seg>\n</doc>\n'
 QA_SRL = """WIKI1_0\t1
 The army -LRB- led by Ann -RRB- won .
 2\tled\t2
@@ -78,9 +78,15 @@ def write_decanlp(folder: Path) -> None:
             url = f"http://{site}/{split}"
             write(folder / f"{site}/{site}_wayback_{other}_urls.txt", url + "\n")
             name = hashlib.sha1(url.encode()).hexdigest()
-            write(folder / f"{site}/stories/{name}.story", f"Rain fell on {site}\n\nIt stopped.\n\n@highlight\n\nRain\n\n@highlight\n\nIt stops\n")
+            write(
+                folder / f"{site}/stories/{name}.story",
+                f"Rain fell on {site}\n\nIt stopped.\n\n@highlight\n\nRain\n\n@highlight\n\nIt stops\n",
+            )
     write(folder / "schema/schema.txt", f"{SCHEMA}\n" * 41 + f"{SCHEMA}\n" * 50)
-    write(folder / "multinli_1.0/multinli_1.0_train.jsonl", [pair, {**pair, "gold_label": "-"}, {**pair, "sentence2": "Cats eat.", "gold_label": "neutral"}])
+    write(
+        folder / "multinli_1.0/multinli_1.0_train.jsonl",
+        [pair, {**pair, "gold_label": "-"}, {**pair, "sentence2": "Cats eat.", "gold_label": "neutral"}],
+    )
     for name in ("matched", "mismatched"):
         write(folder / f"multinli_1.0/multinli_1.0_dev_{name}.jsonl", [pair])
     for language, (first, second) in texts.items():

@@ -24,7 +24,9 @@ def test_tables_of_label_title_and_text_are_read(tmp_path: Path) -> None:
 
 def test_books_are_split_by_their_place_in_the_file(tmp_path: Path) -> None:
     lines = [
-        json.dumps({"reviewerID": f"A{i}", "asin": "0", "overall": float(i % 5 + 1), "summary": f"s{i}", "reviewText": "t"})
+        json.dumps(
+            {"reviewerID": f"A{i}", "asin": "0", "overall": float(i % 5 + 1), "summary": f"s{i}", "reviewText": "t"}
+        )
         for i in range(10)
     ]
     with gzip.open(tmp_path / "reviews_Books_5.json.gz", "wt", encoding="utf-8") as file:
@@ -44,7 +46,9 @@ def test_books_are_split_by_their_place_in_the_file(tmp_path: Path) -> None:
 
 
 def test_part_of_a_file_is_declared_by_two_numbers(tmp_path: Path) -> None:
-    task = "{title: T, kind: classify, metrics: [accuracy], files: {train: a.tsv, dev: a.tsv}, roles: {text: 1, label: 2}"
+    task = (
+        "{title: T, kind: classify, metrics: [accuracy], files: {train: a.tsv, dev: a.tsv}, roles: {text: 1, label: 2}"
+    )
     (tmp_path / "a.tsv").write_text("".join(f"text {i}\t{i}\n" for i in range(10)))
     for rows, labels in (("[0, 3]", "012"), ("[3, -2]", "34567"), ("[-2, null]", "89")):
         (tmp_path / "own.yaml").write_text(f"title: Own\ntasks: {{t: {task}, splits: {{dev: {{rows: {rows}}}}}}}}}\n")

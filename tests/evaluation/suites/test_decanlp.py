@@ -147,7 +147,9 @@ def test_one_model_for_several_tasks_is_scored_by_the_official_metrics(data: Pat
     tasks = ["zre", "woz", "schema"]
     run_command("convert", "decanlp", "--data", data, "--out", tmp_path / "tables", "--allow-incomplete")
     train = {name: tmp_path / "tables" / f"{name}.train.jsonl" for name in tasks}
-    texts = [f"question : {r['text']} context : {r['pair']} {r['label']}" for n in tasks for r in rows(n, "train", data).rows]
+    texts = [
+        f"question : {r['text']} context : {r['pair']} {r['label']}" for n in tasks for r in rows(n, "train", data).rows
+    ]
     tiny("t5-tiny", read(texts[:8] * 6), tmp_path / "t5")
     pt.finetune(
         tmp_path / "t5", train, out=tmp_path / "run", objective="generate(fields=question/context)", task_sampling="uniform",
@@ -155,7 +157,13 @@ def test_one_model_for_several_tasks_is_scored_by_the_official_metrics(data: Pat
         report=False,
     )  # fmt: skip
     result = pt.evaluate(
-        tmp_path / "run", suite="decanlp", tasks=tasks, data=data, shots=0, allow_incomplete=True, out=tmp_path / "scores"
+        tmp_path / "run",
+        suite="decanlp",
+        tasks=tasks,
+        data=data,
+        shots=0,
+        allow_incomplete=True,
+        out=tmp_path / "scores",
     )
     found = result.evaluation.means
     for name in tasks:  # a prompt without examples is the source that the model was trained on

@@ -99,7 +99,7 @@ def test_files_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
         list(read_parallel([write(tmp_path / "a.en", "A.\n")]))
     with pytest.raises(PretuneError, match="no <doc> with segments"):
         list(read_parallel([write(tmp_path / "b.xml", "<html>"), source]))
-    with pytest.raises(PretuneError, match="document paper.1 has no <ref>"):
+    with pytest.raises(PretuneError, match=r"document paper\.1 has no <ref>"):
         list(read_parallel([write(tmp_path / "c.xml", XML.replace("ref", "rex"))]))
 
 

@@ -64,7 +64,10 @@ def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
     """Return the averages and sums that a suite's YAML file declares, by name; those without any score are left out."""
     found = {name: average(suite, columns, scores) for name, columns in {**suite.averages, **suite.sums}.items()}
     made = {name: value for name, value in found.items() if value is not None}
-    return {name: replace(a, value=a.value * (a.of - len(a.missing))) if name in suite.sums else a for name, a in made.items()}
+    return {
+        name: replace(a, value=a.value * (a.of - len(a.missing))) if name in suite.sums else a
+        for name, a in made.items()
+    }
 
 
 def group_averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:

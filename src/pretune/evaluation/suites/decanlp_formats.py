@@ -39,6 +39,9 @@ def read_squad_questions(paths: Sequence[Path]) -> Rows:
             yield place, PretuneError("the question has no answer; use SQuAD 1.1, whose questions all have one")
         else:
             answers = [answer["text"] for answer in row["answers"]]
+            if not all(isinstance(text, str) for text in (row["question"], row["passage"], *answers)):
+                yield place, PretuneError("the question, the passage and the answers must be texts")
+                continue
             question = " ".join(row["question"].split())
             yield place, {"question": question, "context": row["passage"], "answer": answers[0], "gold": answers}
 
@@ -171,7 +174,12 @@ def read_woz(paths: Sequence[Path]) -> Rows:
                 requested = ", ".join(slot[1] for act, slot in slots if act != "inform")
                 answer = f"{informed}; {requested}".rstrip() if informed or requested else "None"
                 context = " ".join(f"{acts} -- {turn['transcript']}".split() if acts else turn["transcript"].split())
-                row = {"question": "What is the change in state?", "context": context, "answer": answer, "group": number}
+                row = {
+                    "question": "What is the change in state?",
+                    "context": context,
+                    "answer": answer,
+                    "group": number,
+                }
                 yield f"dialogue {number + 1}, turn {turn_number + 1}", row
                 before = state
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -198,7 +206,9 @@ def read_wikisql(paths: Sequence[Path]) -> Rows:
             continue
         try:
             header, query = headers[str(row["table_id"])], row["sql"]
-            asked = f"The table has columns {', '.join(header)} and key words {', '.join(KEY_WORDS)} -- {row['question']}"
+            asked = (
+                f"The table has columns {', '.join(header)} and key words {', '.join(KEY_WORDS)} -- {row['question']}"
+            )
             fields = {"question": "What is the translation from English to SQL?", "context": asked}
             yield place, {**fields, "answer": spell_query(query, header), "gold": {"sql": query, "header": header}}
         except (KeyError, TypeError, IndexError, ValueError) as error:
@@ -235,10 +245,11 @@ def read_winograd_schemas(paths: Sequence[Path]) -> Rows:
 def _blocks(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield (place, lines) for each block of lines that blank lines separate."""
     block: list[str] = []
+    start = 0
     for number, line in [*read_lines(path), (0, "")]:
         if line.strip():
+            start = start if block else number
             block.append(line.strip())
-            start = number if len(block) == 1 else start
         elif block:
             yield f"line {start}", block
             block = []

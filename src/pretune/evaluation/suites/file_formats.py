@@ -79,7 +79,7 @@ def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], conte
             yield place, PretuneError(f"expected a passage with {content}, but {problem}")
 
 
-def read_multirc(path: Path) -> Rows:
+def _multirc(path: Path) -> Rows:
     """Yield one row per answer in a MultiRC file; the answers to one question have the same value of `group`."""
 
     def expand(row: Row) -> Iterator[Row]:
@@ -93,7 +93,7 @@ def read_multirc(path: Path) -> Rows:
     return _expand_objects(read_jsonl(path), expand, "questions and answers")
 
 
-def read_record(path: Path) -> Rows:
+def _record(path: Path) -> Rows:
     """Yield one row per query in a ReCoRD file, with its passage and the entities in it."""
 
     def expand(row: Row) -> Iterator[Row]:
@@ -108,7 +108,7 @@ def read_record(path: Path) -> Rows:
     return _expand_objects(read_jsonl(path), expand, "entities and queries")
 
 
-def read_pairs(path: Path) -> Rows:
+def _pairs(path: Path) -> Rows:
     """Yield the rows of a .jsonl file in pairs: rows 1 and 2, rows 3 and 4, and so on, have one `group` each."""
     for number, (place, row) in enumerate(read_jsonl(path)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
@@ -139,7 +139,7 @@ def read_json(path: Path) -> Any:
         raise PretuneError(f"{path}: this is not valid JSON ({error}); download it again") from error
 
 
-def read_conll(path: Path) -> Rows:
+def _conll(path: Path) -> Rows:
     """Yield one row per sentence of a CoNLL file, with a list of words or tags per column; columns are named 1, 2, …"""
     lines: list[list[str]] = []
     start = 0
@@ -170,7 +170,7 @@ def read_parallel_lines(paths: Sequence[Path]) -> Rows:
         yield f"line {number}", {str(i): text for i, text in enumerate(row, 1)}
 
 
-def read_trec(path: Path) -> Rows:
+def _trec(path: Path) -> Rows:
     """Yield the questions of a TREC file with coarse and fine labels.
 
     A file that is not valid UTF-8 is read as Latin-1.
@@ -191,7 +191,7 @@ def read_trec(path: Path) -> Rows:
             yield f"line {number}", {"coarse": fine.split(":")[0], "fine": fine, "text": question}
 
 
-def read_sst(path: Path) -> Rows:
+def _sst(path: Path) -> Rows:
     """Yield the sentences and labels of an SST file.
 
     A line has a parse tree, such as (3 (2 It) (4 works)), or a label and a sentence.
@@ -209,7 +209,7 @@ def read_sst(path: Path) -> Rows:
             )
 
 
-def read_race(path: Path) -> Rows:
+def _race(path: Path) -> Rows:
     """Yield one row per question in a folder of the RACE data, which has one JSON file per passage."""
 
     def expand(row: Row) -> Iterator[Row]:
@@ -223,7 +223,7 @@ def read_race(path: Path) -> Rows:
     return _expand_objects(objects, expand, "questions, options and answers")
 
 
-def read_folders(path: Path) -> Rows:
+def _folders(path: Path) -> Rows:
     """Yield one text per file from a folder with one subfolder per label.
 
     The subfolder unsup, whose texts have no labels, is skipped.
@@ -241,3 +241,17 @@ def read_text(path: Path) -> str:
 def _read_bytes(path: Path) -> bytes:
     with open_stream(path) as stream:
         return b"".join(iter(lambda: stream.read(1 << 20), b""))
+
+
+READERS: dict[str, Callable[[Path], Rows]] = {
+    "jsonl": read_jsonl,
+    "multirc": _multirc,
+    "record": _record,
+    "pairs": _pairs,
+    "squad": read_squad,
+    "conll": _conll,
+    "trec": _trec,
+    "sst": _sst,
+    "race": _race,
+    "folders": _folders,
+}

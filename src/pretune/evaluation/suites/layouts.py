@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pretune.evaluation.suites import file_formats
 from pretune.evaluation.suites.decanlp_formats import DECANLP
-from pretune.evaluation.suites.file_formats import Rows
+from pretune.evaluation.suites.file_formats import READERS, Rows, read_parallel_lines, read_table
 from pretune.evaluation.suites.translation_formats import read_parallel
 from pretune.runtime.errors import PretuneError
 
-READERS: dict[str, Callable[[Path], Rows]] = {
-    "jsonl": file_formats.read_jsonl,
-    "multirc": file_formats.read_multirc,
-    "record": file_formats.read_record,
-    "pairs": file_formats.read_pairs,
-    "squad": file_formats.read_squad,
-    "conll": file_formats.read_conll,
-    "trec": file_formats.read_trec,
-    "sst": file_formats.read_sst,
-    "race": file_formats.read_race,
-    "folders": file_formats.read_folders,
-}
 SEVERAL: dict[str, Callable[[Sequence[Path]], Rows]] = {  # readers of one file, or of several with parallel lines
-    "lines": file_formats.read_parallel_lines,
+    "lines": read_parallel_lines,
     "parallel": read_parallel,
     **DECANLP,
 }
@@ -44,7 +31,7 @@ def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
             f"{paths[0]}: only plain text files can be read as several files with parallel lines, not {layout} files; name a single file"
         )
     if layout in TABLES:
-        return file_formats.read_table(paths[0], header, tabs=layout == "tsv")
+        return read_table(paths[0], header, tabs=layout == "tsv")
     return READERS[layout](paths[0])
 
 

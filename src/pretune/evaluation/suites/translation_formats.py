@@ -43,7 +43,9 @@ def read_parallel(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, str]]]
         first, second = map(segments, paths)
         names = [str(path) for path in paths]
     else:
-        raise PretuneError(f"{paths[0]}: parallel texts are an XML file with both sides, or two files; name one per side")
+        raise PretuneError(
+            f"{paths[0]}: parallel texts are an XML file with both sides, or two files; name one per side"
+        )
     for number, pair in enumerate(zip_longest(first, second), 1):
         if None in pair:
             short = pair.index(None)
@@ -81,7 +83,9 @@ def both_sides(path: Path) -> tuple[Iterator[Segment], Iterator[Segment]]:
         for kind, text in SIDE.findall(content):
             found.setdefault(kind.lower(), text)
         if missing := [kind for kind in sides if kind not in found]:
-            raise PretuneError(f"{path}: document {name} has no <{missing[0]}>; give the file with source and reference")
+            raise PretuneError(
+                f"{path}: document {name} has no <{missing[0]}>; give the file with source and reference"
+            )
         for kind, parts in sides.items():
             parts.append((name, found[kind]))
     return _marked_segments(path, sides["src"]), _marked_segments(path, sides["ref"])
