@@ -237,7 +237,7 @@ def read_winograd_schemas(paths: Sequence[Path]) -> Rows:
             yield place, PretuneError("expected a context, a question, and two answers separated by /")
             continue
         for number in range(2):
-            context, question = (CHOICE.sub(lambda match, n=number: match[n + 1], line) for line in lines[:2])
+            context, question = (CHOICE.sub(rf"\{number + 1}", line) for line in lines[:2])
             asked = f"{question} {answers[0]} or {answers[1]}?"
             yield place, {"question": asked, "context": context, "answer": answers[number]}
 

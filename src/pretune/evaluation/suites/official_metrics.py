@@ -7,16 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics import confusion
+from pretune.metrics import confusion, decanlp
 from pretune.metrics.additive import AdditiveMetrics, join_metrics
-from pretune.metrics.decanlp import (
-    corpus_f1,
-    dialogue_state,
-    logical_form,
-    lowercase_bleu,
-    mean_rouge,
-    normalized_f1,
-)
 from pretune.metrics.diagnostics import by_phenomenon, gender_parity, matthews
 from pretune.metrics.generated_text import TEXT_METRICS
 from pretune.metrics.multirc import multirc_metrics
@@ -182,14 +174,16 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
     **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
     **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},
     # Metrics of decaNLP: questions may have several correct answers (`gold`).
-    "nf1": lambda rows, answers: normalized_f1([row.get("gold", [row["label"]]) for row in rows], _written(answers)),
-    "cf1": _of_texts(corpus_f1),
-    "mean_rouge": _of_texts(mean_rouge),
-    "bleu_lowercase": _of_texts(lowercase_bleu),
-    "ds_em": lambda rows, answers: dialogue_state(
+    "nf1": lambda rows, answers: decanlp.normalized_f1(
+        [row.get("gold", [row["label"]]) for row in rows], _written(answers)
+    ),
+    "cf1": _of_texts(decanlp.corpus_f1),
+    "mean_rouge": _of_texts(decanlp.mean_rouge),
+    "bleu_lowercase": _of_texts(decanlp.lowercase_bleu),
+    "ds_em": lambda rows, answers: decanlp.dialogue_state(
         [row["group"] for row in rows], [row["label"] for row in rows], _written(answers)
     ),
-    "lf_em": lambda rows, answers: logical_form([row["gold"] for row in rows], _written(answers)),
+    "lf_em": lambda rows, answers: decanlp.logical_form([row["gold"] for row in rows], _written(answers)),
 }
 
 
