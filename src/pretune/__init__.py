@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pretune.verbs.compression.distill import distill
     from pretune.verbs.compression.prune import prune
     from pretune.verbs.compression.quantize import quantize
+    from pretune.verbs.data.convert import convert
     from pretune.verbs.data.histories import histories
     from pretune.verbs.data.phrases import phrases
     from pretune.verbs.data.prepare import prepare
@@ -105,6 +106,7 @@ __all__ = [
     "compare",
     "compress",
     "contamination",
+    "convert",
     "distill",
     "doctor",
     "embed",
@@ -176,6 +178,7 @@ _LAZY = {  # of the names above, imported at first use, which keeps `import pret
     "compare": "pretune.verbs.evaluation.compare",
     "compress": "pretune.verbs.compression.compress",
     "contamination": "pretune.verbs.evaluation.contamination",
+    "convert": "pretune.verbs.data.convert",
     "distill": "pretune.verbs.compression.distill",
     "doctor": "pretune.verbs.doctor",
     "embed": "pretune.verbs.inference.embed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from pretune import PretuneError
-from pretune.evaluation.suites.file_formats import LAYOUTS, read_layout
+from pretune.evaluation.suites.layouts import LAYOUTS, read_layout
 from pretune.probing.suites.edges import read_edge_targets
 from pretune.probing.suites.senteval import read_senteval
 from pretune.probing.suites.words_in_context import read_wic
@@ -35,6 +36,7 @@ from pretune.text.examples.span_pairs import read_span_pairs
 from pretune.text.examples.tagged import read_tagged
 from pretune.text.examples.text_to_text import read_text_to_text
 from pretune.text.tokenizers.phrase_matching import check_phrase_file
+from tests.support.decanlp_files import QA_SRL, QA_ZRE, QUESTION, SCHEMA, SEGMENTS, TABLE, WOZ_TURNS
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 
 Rows = list[dict[str, Any]]
@@ -70,6 +72,10 @@ TREES = "( (S (NP-SBJ (DT the) (NN cat)) (VP (VBZ sits) (NP (-NONE- *))) (. .)) 
 TARGETS: Rows = [{"text": "the cat sat", "targets": [{"span1": [0, 2], "span2": [2, 3], "label": "agent"}]}] * 2
 SENTEVAL = "tr\tPAST\tthe cat sat .\nva\tPRES\tthe cat sits .\nte\tPAST\tit was naïve .\n"
 WIC = "bank\tN\t1-0\tthe bank\tbank of a river\nplay\tV\t0-1\tplay it\tto play\n"
+MULTINLI: Rows = [{"sentence1": "a cat", "sentence2": "no cat", "gold_label": "contradiction"}] * 2
+WMT = (
+    '<doc id="d"><src lang="en"><seg id="1">a cat</seg></src><ref lang="de"><seg id="1">eine Katze</seg></ref></doc>\n'
+)
 CORPUS = "A first text. It has sentences.\nMore of it.\n\nA second document, naïve.\n" * 3
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -135,6 +141,30 @@ def layout(path: Path, name: str) -> Sequence[Any]:
     return [str(row) for _, row in read_layout([path], name, header=True)]
 
 
+def parallel_layout(path: Path, name: str) -> Sequence[Any]:
+    """Read a damaged side of parallel texts beside itself."""
+    return [str(row) for _, row in read_layout([path, path], name, header=True)]
+
+
+def wikisql_layout(path: Path) -> Sequence[Any]:
+    """Read a damaged file of WikiSQL beside an intact table, or the other way around."""
+    for name, row in (("dev.jsonl", QUESTION), ("dev.tables.jsonl", TABLE)):
+        if name != path.name:
+            path.with_name(name).write_text(json.dumps(row) + "\n", encoding="utf-8")
+    return layout(path.with_name("dev.jsonl"), "decanlp-wikisql")
+
+
+def story_layout(path: Path) -> Sequence[Any]:
+    """Read a damaged list of addresses beside an intact story, or the other way around."""
+    if path.name == "urls.txt":
+        return layout(path, "decanlp-stories")
+    stories = path.parent / "stories"
+    stories.mkdir(exist_ok=True)
+    (stories / f"{hashlib.sha1(b'u').hexdigest()}.story").write_bytes(path.read_bytes())
+    path.with_name("urls.txt").write_text("u\n")
+    return layout(path.with_name("urls.txt"), "decanlp-stories")
+
+
 KINDS = [
     *(kind("labeled", f"rows{end}", LABELED, read_labeled) for end in (".csv", ".tsv", ".jsonl", ".parquet")),
     *(kind("labeled", f"rows.csv{packed}", LABELED, read_labeled) for packed in PACKED if packed),
@@ -174,9 +204,18 @@ KINDS = [
             ("tsv", ".tsv", LABELED), ("csv", ".csv", LABELED), ("jsonl", ".jsonl", LABELED), ("squad", ".json", SQUAD),
             ("multirc", ".jsonl", MULTIRC), ("record", ".jsonl", RECORD), ("pairs", ".jsonl", LABELED), ("conll", ".txt", CONLL),
             ("lines", ".txt", CORPUS), ("trec", ".label", "NUM:dist How far is it?\nLOC:city Where is it?\n"),
-            ("sst", ".txt", "(3 (2 A) (3 (4 fine) (2 film)))\n1 A bad one\n"),
+            ("sst", ".txt", "(3 (2 A) (3 (4 fine) (2 film)))\n1 A bad one\n"), ("parallel", ".xml", WMT),
+            ("decanlp-squad", ".json", SQUAD), ("decanlp-multinli", ".jsonl", MULTINLI), ("decanlp-qa-srl", ".qa", QA_SRL),
+            ("decanlp-sst", ".csv", "label,sentence\n1,fine\n0,bad\n"), ("decanlp-qa-zre", ".tsv", QA_ZRE),
+            ("decanlp-woz", ".json", json.dumps([{"dialogue": WOZ_TURNS}])), ("decanlp-mwsc", ".txt", f"{SCHEMA}\n{SCHEMA}"),
         )
     ),
+    *(
+        kind(f"suite layout {name}", "texts.sgm", SEGMENTS.format("a", "b"), partial(parallel_layout, name=name))
+        for name in ("parallel", "decanlp-iwslt")
+    ),
+    *(kind("suite layout decanlp-wikisql", name, [row], wikisql_layout) for name, row in (("dev.jsonl", QUESTION), ("dev.tables.jsonl", TABLE))),
+    *(kind("suite layout decanlp-stories", name, content, story_layout) for name, content in (("urls.txt", "u\nv\n"), ("a.story", "Rain fell\n\n@highlight\n\nRain\n"))),
 ]  # fmt: skip
 
 

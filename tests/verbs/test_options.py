@@ -41,6 +41,7 @@ ALWAYS = {
     "tokenizer train": "corpus kind vocab_size out extra_ids languages encoding_errors max_distinct_words",
     "tokenizer inspect": "tokenizer texts",
     "histories": "files out user_column item_column time_column min_items",
+    "convert": "suite data out tasks allow_incomplete",
     "prepare": "corpus tokenizer out language span_field encoding_errors processes executor clean keep_language near_duplicates decontaminate",
     "phrases": "store out max_phrases min_count min_pmi max_tokens",
     "pretrain": "model data out objective budget scale_to optimizer schedule batch monitor callbacks seed deterministic resume device word_vectors",

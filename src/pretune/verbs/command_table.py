@@ -26,6 +26,7 @@ COMMANDS = {
     "prepare": Command("Data", "prepare", "Tokenize a corpus into a store to train on."),
     "phrases": Command("Data", "phrases", "Find collocations in a store, for whole-phrase masking."),
     "histories": Command("Data", "histories", "Convert user-item interactions to text, one user per line."),
+    "convert": Command("Data", "convert", "Convert the official files of a suite to tables."),
     "import": Command("Data", "import_model", "Convert word vectors or an ELMo checkpoint to a model folder."),
     "pretrain": Command("Pretraining", "pretrain", "Pretrain a model on raw text within a training budget."),
     "adapt": Command("Pretraining", "adapt", "Continue pretraining a model on your own text."),

@@ -10,7 +10,7 @@ import pytest
 
 from pretune.evaluation.suites import suite_names
 from pretune.evaluation.suites.declaration import SuiteRows, find_suite
-from pretune.evaluation.suites.file_formats import LAYOUTS
+from pretune.evaluation.suites.layouts import LAYOUTS
 from pretune.objectives import OBJECTIVES
 from pretune.runtime.errors import PretuneError
 

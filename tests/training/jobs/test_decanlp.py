@@ -31,8 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for word, both in WORDS.items()
         ]
         lines = "\n".join(json.dumps(row) for row in rows)
-        for part in ("", "_dev"):
-            (folder / "decanlp" / f"{task}{part}.jsonl").write_text(lines, encoding="utf-8")
+        for part in ("train", "dev"):
+            (folder / "decanlp" / f"{task}.{part}.jsonl").write_text(lines, encoding="utf-8")
     texts = [*QUESTIONS, "question : context :", *(f"{word} {' '.join(both)}" for word, both in WORDS.items())]
     tiny("t5-tiny", read(texts * 3), folder / "t5")
     return folder
@@ -73,7 +73,7 @@ def test_question_context_and_answer_columns_are_inferred(folder: Path) -> None:
     names = ["id", "Question", "context", "answer"]
     assert guess_source_target(names) == {"text": "Question", "pair": "context", "label": "answer"}
     assert guess_source_target(names, answered=False) == {"text": "Question", "pair": "context"}
-    rows = read_text_to_text(folder / "decanlp" / "sst.jsonl", {})
+    rows = read_text_to_text(folder / "decanlp" / "sst.train.jsonl", {})
     assert rows.pairs == list(WORDS) and rows.labels == [both[0] for both in WORDS.values()]
     with pytest.raises(pt.PretuneError, match="does not name both texts"):
         parse_objective("generate(fields=a)")

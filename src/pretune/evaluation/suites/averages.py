@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
@@ -14,7 +14,7 @@ Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
 
 @dataclass(frozen=True)
 class SuiteAverage:
-    """A mean over columns of a benchmark suite's results table.
+    """A mean, or a sum, over columns of a benchmark suite's results table.
 
     `of` is the number of all columns, and `missing` the names of the columns without a score, which are not in the
     mean.
@@ -61,9 +61,13 @@ def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
 
 
 def averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:
-    """Return the averages that a suite's YAML file declares, by name; averages without any score are left out."""
-    found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the averages and sums that a suite's YAML file declares, by name; those without any score are left out."""
+    found = {name: average(suite, columns, scores) for name, columns in {**suite.averages, **suite.sums}.items()}
+    made = {name: value for name, value in found.items() if value is not None}
+    return {
+        name: replace(a, value=a.value * (a.of - len(a.missing))) if name in suite.sums else a
+        for name, a in made.items()
+    }
 
 
 def group_averages(suite: Suite, scores: Scores) -> dict[str, SuiteAverage]:

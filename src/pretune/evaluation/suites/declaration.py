@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pretune.evaluation.suites import find_suite_file, suite_names
-from pretune.evaluation.suites.file_formats import LAYOUTS, layout_of, read_layout
+from pretune.evaluation.suites.layouts import LAYOUTS, layout_of, read_layout
 from pretune.runtime.atomic_io import check_file_name
 from pretune.runtime.errors import PretuneError, if_option, quote, suggest
 from pretune.runtime.parsing import validate_schema
@@ -18,7 +19,7 @@ from pretune.runtime.recipe import merge_recipes, read_recipe
 
 MALFORMED = 0.01  # share of unreadable training rows above which a file is refused
 NAMED = 3  # unreadable rows that are reported one by one
-EXTRA = ("id", "group", "categories")  # roles that only metrics and submissions use
+EXTRA = ("id", "group", "categories", "gold")  # roles that only metrics and submissions use
 ANSWERS = ("label", "answers")  # roles that test rows may lack
 Row = dict[str, Any]
 Column = str | int | Sequence[str | int]  # name or number; several columns are joined
@@ -60,6 +61,11 @@ class SuiteTask:
         """
         return {role: role for role in self.roles if role not in EXTRA}
 
+    def named_columns(self, row: Row) -> Row:
+        """Return a row with the names of the suite's columns instead of roles; a role keeps its name if it has no such name."""
+        names = {role: column for role, column in self.roles.items() if isinstance(column, str) and "." not in column}
+        return {names.get(role, role): value for role, value in row.items()}
+
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
         """Return the files of a split in the folder `data`; [] if any file is missing.
 
@@ -82,14 +88,13 @@ class SuiteTask:
             )
         made = SuiteRows(self, split, paths[0][0])
         bad: list[str] = []
-        for together in paths:
-            for place, row in self._rows(split, together):
-                where = f"{together[0]}, {place}"
-                if isinstance(row, PretuneError):
-                    bad.append(f"{where}: {row}")
-                elif row:
-                    made.rows.append(row)
-                    made.places.append(where)
+        for path, place, row in self._slice(split, paths):
+            where = f"{path}, {place}"
+            if isinstance(row, PretuneError):
+                bad.append(f"{where}: {row}")
+            elif row:
+                made.rows.append(row)
+                made.places.append(where)
         if bad and (split != "train" or len(bad) > max(NAMED, MALFORMED * len(made.rows))):
             more = f" (and {len(bad) - 1} more rows)" if len(bad) > 1 else ""
             raise PretuneError(f"unreadable row in {bad[0]}{more}; correct the file or download it again")
@@ -99,6 +104,14 @@ class SuiteTask:
             log_info(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
         made.check_length(allow_incomplete)
         return made
+
+    def _slice(self, split: str, paths: Sequence[Sequence[Path]]) -> Iterable[tuple[Path, str, Row | PretuneError]]:
+        """Return (file, place, row) for the rows of a split: all rows of its files, or the part that `rows` declares."""
+        start, stop = self.splits.get(split, {}).get("rows", (0, None))
+        found = ((together[0], *placed) for together in paths for placed in self._rows(split, together))
+        if start < 0 or (stop is not None and stop < 0):
+            return list(found)[start:stop]  # counted from the end
+        return islice(found, start, stop)
 
     def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
         """Yield (place such as "line 3", row) for each row of a file, or of several files whose lines are parallel.
@@ -199,7 +212,7 @@ class SuiteRows:
 class Suite:
     """A benchmark suite: its tasks, in the order of the results table, and how they are averaged.
 
-    `averages` has the columns of each average, `scale` is the printed value of a perfect score, and `file` is the YAML
+    `averages` and `sums` have the columns of each average and sum, `scale` is the printed value of a perfect score, and `file` is the YAML
     file that the suite was read from, if it was not found by name.
     """
 
@@ -208,6 +221,7 @@ class Suite:
     source: str
     tasks: Mapping[str, SuiteTask]
     averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    sums: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     scale: int = 100  # the printed value of a perfect score
     file: str = ""  # absolute path, if it was read from a YAML file instead of found by name
 
@@ -268,13 +282,14 @@ KEYS: dict[str, Any] = {
     "source": str,
     "tasks": dict[str, dict[str, Any]],
     "averages": dict[str, list[Any]],
+    "sums": dict[str, list[Any]],
     "scale": int | float,
 }
 SUBMISSION, PROMPT = (
     {"file": str, "labels": list[Any], "range": list[float]},
     {"template": str, "verbalizer": dict[str, str] | None},
 )
-SPLIT = {"roles": Roles, "format": str}
+SPLIT = {"roles": Roles, "format": str, "rows": list[int | None]}
 
 
 def _check_task(content: Mapping[str, Any], where: str) -> None:
@@ -292,6 +307,11 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         _check_keys(content.get(key, {}), known, f"{where}: {key}")
     for split, own in validate_schema(content.get("splits", {}), dict[str, Any], f"{where}: splits").items():
         _check_keys(own, SPLIT, f"{where}: splits.{split}")
+    for split, own in content.get("splits", {}).items():
+        if "rows" in own and (len(own["rows"]) != 2 or own["rows"][0] is None):
+            raise PretuneError(
+                f"{where}: splits.{split}.rows needs the first row and the row after the last, as in [0, 80] or [-100, null]"
+            )
     for roles in (content.get("roles", {}), *(own.get("roles", {}) for own in content.get("splits", {}).values())):
         for role, column in roles.items():
             if column == []:
@@ -337,7 +357,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
             tasks[task.name] = task
     return Suite(
         Path(name).stem, content.get("title", str(name)), content.get("source", ""), tasks,
-        content.get("averages", {}), content.get("scale", 100), file,
+        content.get("averages", {}), content.get("sums", {}), content.get("scale", 100), file,
     )  # fmt: skip
 
 

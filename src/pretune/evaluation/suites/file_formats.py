@@ -21,33 +21,7 @@ Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
-def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
-    """Yield (place such as "line 3", row) for each row of files in the format `layout`.
-
-    With `header`, the first row of a table has the names of its columns. Only plain text can have several files, whose
-    lines are parallel.
-    """
-    if layout == "lines":
-        return _parallel_lines(paths)
-    if len(paths) > 1:
-        raise PretuneError(
-            f"{paths[0]}: only plain text files can be read as several files with parallel lines, not {layout} files; name a single file"
-        )
-    if layout in TABLES:
-        return _table(paths[0], header, tabs=layout == "tsv")
-    return READERS[layout](paths[0])
-
-
-def layout_of(path: Path) -> str:
-    """Return the name of a file's format: its suffix, or "folders" for a folder.
-
-    >>> layout_of(Path("dev.tsv"))
-    'tsv'
-    """
-    return "folders" if path.is_dir() else path.suffix.lstrip(".")
-
-
-def _table(path: Path, header: bool, tabs: bool) -> Rows:
+def read_table(path: Path, header: bool, tabs: bool) -> Rows:
     """Yield the rows of a .csv file or, with `tabs`, a .tsv file.
 
     Without a `header`, columns are named 1, 2, and so on.
@@ -71,7 +45,7 @@ def _table(path: Path, header: bool, tabs: bool) -> Rows:
             yield f"line {number}", dict(zip(names, cells, strict=True))
 
 
-def _jsonl(path: Path) -> Rows:
+def read_jsonl(path: Path) -> Rows:
     """Yield ("line N", row) for each line of a file; a line that is not a JSON object yields an error as its row."""
     for number, line in read_lines(path):
         if line.strip():
@@ -116,7 +90,7 @@ def _multirc(path: Path) -> Rows:
                 label = {"label": answer["label"]} if "label" in answer else {}
                 yield {**texts, "answer": answer["text"], **label, "group": f"{ids[0]}/{ids[1]}", "idx": ids}
 
-    return _expand_objects(_jsonl(path), expand, "questions and answers")
+    return _expand_objects(read_jsonl(path), expand, "questions and answers")
 
 
 def _record(path: Path) -> Rows:
@@ -131,20 +105,18 @@ def _record(path: Path) -> Rows:
             fields = {"text": text, "entities": list(dict.fromkeys(names)), "query": query["query"]}
             yield {**fields, **golds, "idx": query.get("idx", number)}
 
-    return _expand_objects(_jsonl(path), expand, "entities and queries")
+    return _expand_objects(read_jsonl(path), expand, "entities and queries")
 
 
 def _pairs(path: Path) -> Rows:
     """Yield the rows of a .jsonl file in pairs: rows 1 and 2, rows 3 and 4, and so on, have one `group` each."""
-    for number, (place, row) in enumerate(_jsonl(path)):
+    for number, (place, row) in enumerate(read_jsonl(path)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
 
 
-def _squad(path: Path) -> Rows:
+def read_squad(path: Path) -> Rows:
     """Yield one row per question in a SQuAD file."""
-    content = _parse_object(_read_text(path))
-    if isinstance(content, PretuneError):
-        raise PretuneError(f"{path}: the file cannot be read ({content}); download it again")
+    content = read_json(path)
     here = "at the top"
     try:
         for a, article in enumerate(content["data"]):
@@ -157,6 +129,14 @@ def _squad(path: Path) -> Rows:
                     yield f"question {row['id']}", {**fields, "answers": answers, "id": row["id"]}
     except (KeyError, TypeError, AttributeError) as error:
         raise PretuneError(f"{path}: this is not a valid SQuAD file ({here}: {error!r}); download it again") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; text that is not JSON is an error that names the file."""
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise PretuneError(f"{path}: this is not valid JSON ({error}); download it again") from error
 
 
 def _conll(path: Path) -> Rows:
@@ -178,7 +158,7 @@ def _conll(path: Path) -> Rows:
             lines = []
 
 
-def _parallel_lines(paths: Sequence[Path]) -> Rows:
+def read_parallel_lines(paths: Sequence[Path]) -> Rows:
     """Yield one row per line of files with parallel lines, with one field per file; fields are named 1, 2, …."""
     texts = [(line for _, line in read_lines(path)) for path in paths]
     for number, row in enumerate(zip_longest(*texts), 1):
@@ -239,7 +219,7 @@ def _race(path: Path) -> Rows:
             yield {**fields, "id": f"{row['id']}/{number}"}
 
     files = sorted(path.rglob("*.txt"))
-    objects = ((str(file.relative_to(path)), _parse_object(_read_text(file))) for file in files)
+    objects = ((str(file.relative_to(path)), _parse_object(read_text(file))) for file in files)
     return _expand_objects(objects, expand, "questions, options and answers")
 
 
@@ -250,10 +230,10 @@ def _folders(path: Path) -> Rows:
     """
     for file in sorted(path.glob("*/*.txt")):
         if file.parent.name != "unsup":
-            yield str(file.relative_to(path)), {"text": _read_text(file), "label": file.parent.name}
+            yield str(file.relative_to(path)), {"text": read_text(file), "label": file.parent.name}
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a file, decompressed if needed, with invalid UTF-8 replaced."""
     return _read_bytes(path).decode("utf-8", "replace")
 
@@ -264,16 +244,14 @@ def _read_bytes(path: Path) -> bytes:
 
 
 READERS: dict[str, Callable[[Path], Rows]] = {
-    "jsonl": _jsonl,
+    "jsonl": read_jsonl,
     "multirc": _multirc,
     "record": _record,
     "pairs": _pairs,
-    "squad": _squad,
+    "squad": read_squad,
     "conll": _conll,
     "trec": _trec,
     "sst": _sst,
     "race": _race,
     "folders": _folders,
 }
-TABLES = ("tsv", "csv")
-LAYOUTS = (*TABLES, "lines", *READERS)  # all names of formats

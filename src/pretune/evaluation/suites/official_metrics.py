@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics import confusion
+from pretune.metrics import confusion, decanlp
 from pretune.metrics.additive import AdditiveMetrics, join_metrics
 from pretune.metrics.diagnostics import by_phenomenon, gender_parity, matthews
 from pretune.metrics.generated_text import TEXT_METRICS
@@ -116,6 +116,16 @@ def _texts(kind: str) -> Callable[[Rows, Answers], AdditiveMetrics]:
     return make
 
 
+def _written(answers: Answers) -> list[str]:
+    return [answer["answer"] for answer in answers]
+
+
+def _of_texts(
+    metric: Callable[[Sequence[str], Sequence[str]], AdditiveMetrics],
+) -> Callable[[Rows, Answers], AdditiveMetrics]:
+    return lambda rows, answers: metric([row["label"] for row in rows], _written(answers))
+
+
 def _pearson(rows: Rows, answers: Answers) -> AdditiveMetrics:
     a, b = np.array([float(row["label"]) for row in rows]), np.array([float(answer["value"]) for answer in answers])
     a, b = a - a.mean(), b - b.mean()  # for numerical precision
@@ -163,6 +173,17 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
     "ndcg": _called("ndcg", "ndcg@10", _queries),
     **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
     **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},
+    # Metrics of decaNLP: questions may have several correct answers (`gold`).
+    "nf1": lambda rows, answers: decanlp.normalized_f1(
+        [row.get("gold", [row["label"]]) for row in rows], _written(answers)
+    ),
+    "cf1": _of_texts(decanlp.corpus_f1),
+    "mean_rouge": _of_texts(decanlp.mean_rouge),
+    "bleu_lowercase": _of_texts(decanlp.lowercase_bleu),
+    "ds_em": lambda rows, answers: decanlp.dialogue_state(
+        [row["group"] for row in rows], [row["label"] for row in rows], _written(answers)
+    ),
+    "lf_em": lambda rows, answers: decanlp.logical_form([row["gold"] for row in rows], _written(answers)),
 }
 
 

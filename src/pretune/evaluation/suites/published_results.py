@@ -11,6 +11,7 @@ from pretune.evaluation.suites.averages import averages
 from pretune.evaluation.suites.declaration import Suite, SuiteTask
 
 SHORT = {
+    "nf1": "nF1", "cf1": "cF1", "ds_em": "dsEM", "lf_em": "lfEM", "mean_rouge": "rouge", "bleu_lowercase": "bleu", "exact_match": "em",
     "accuracy": "acc", "matthews": "mcc", "spearman": "ρ", "pearson": "r", "macro_f1": "f1", "exact_questions": "em",
     "gap_f1": "f1", "gap_exact": "em", "answer_f1": "f1", "answer_exact": "em", "entity_f1": "f1", "word_accuracy": "acc",
 }  # fmt: skip
@@ -55,7 +56,7 @@ def results_table(
         cells = {task.title: cell(suite, task, row["scores"].get(name)) for name, task in tasks.items()}
         plain = {name: {m: _mean(v) for m, v in found.items()} for name, found in row["scores"].items()}
         found = averages(suite, plain)
-        means = {name: found[name] for name in suite.averages if name in found}
+        means = {name: found[name] for name in (*suite.averages, *suite.sums) if name in found}
         told = {name: f"{_number(suite, value.value)}{value.label}" for name, value in means.items()}
         made.append({"system": row["system"], "split": row["split"], **cells, **told})
     for reference in published_results(suite):

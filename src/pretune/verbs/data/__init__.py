@@ -1,1 +1,1 @@
-"""Verbs that prepare data: tokenizers, token stores, phrases, user histories, and word vectors."""
+"""Verbs that prepare data: tokenizers, token stores, phrases, user histories, tables of a suite, and word vectors."""
