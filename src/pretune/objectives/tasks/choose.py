@@ -75,7 +75,7 @@ class Choose(CandidateTask):
         return read_choices(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task that has the largest number of choices of a training example."""
+        """Return a copy of the task, with `max_candidates` set to the largest number of choices of a training example."""
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:

@@ -257,7 +257,7 @@ class LabelTask(Task):
         return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
     def demonstration(self) -> LabeledRows:
-        """Return demonstration examples of the task: two movie reviews with their sentiment."""
+        """Return examples of the task: two movie reviews with their sentiment."""
         labels = ["positive", "negative"]
         return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
@@ -367,7 +367,10 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label of each sequence as its target; with `multi_label`, the target has the weight of each label."""
+        """Set the label of each sequence as its target.
+
+        With `multi_label`, the target has one number per class: its loss weight if the sequence has the label, else 0.
+        """
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]

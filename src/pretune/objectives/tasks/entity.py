@@ -29,7 +29,10 @@ from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
 
 
 class EntityPrompt(InContextPrompt):
-    """An in-context prompt that ends at a query's gap; a candidate is an entity and the query's text after the gap."""
+    """An in-context prompt that ends at the gap of a query.
+
+    A candidate answer is an entity, followed by the text of the query after the gap.
+    """
 
     per_token: ClassVar[bool] = True
 
@@ -79,7 +82,7 @@ class Entity(CandidateTask):
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task that knows the largest number of entities of an example.
+        """Return a copy of the task, with `max_candidates` set to the largest number of entities of an example.
 
         Log how many queries have no correct answer among their entities.
         """

@@ -122,7 +122,7 @@ class Match(LabelTask):
 
 
 def marked_spans(rows: LabeledRows) -> LabeledRows:
-    """Return new rows in which the two marked spans of each row stand as a pair of texts; labels stay the same."""
+    """Return copies of rows in which the two marked spans of each row are its pair of texts; labels stay the same."""
     seconds = rows.texts if rows.pairs is None else rows.pairs
     spans = rows.extra["spans"]
     firsts = [text[start:end] for text, ((start, end), _) in zip(rows.texts, spans, strict=True)]

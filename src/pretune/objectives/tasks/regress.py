@@ -212,5 +212,5 @@ class Regress(Task):
         return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the target numbers of a demonstration as text, separated by commas."""
+        """Return the target numbers as text, separated by commas, for `pretune show objectives`."""
         return ", ".join(f"{value:g}" for value in target)
