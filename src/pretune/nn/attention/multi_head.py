@@ -103,8 +103,8 @@ class SelfAttention(PrunableHeads, ShowsLogits):
     ) -> None:
         """Build multi-head self-attention.
 
-        `norm` normalizes queries and keys (QK-norm), `rotary` rotates them, and `attend` replaces softmax attention; it
-        supports neither dropout nor a key-value cache.
+        `norm` normalizes queries and keys (QK-norm), `rotary` rotates them, and `attend` replaces softmax attention. A
+        layer with `attend` supports neither dropout of attention weights nor a key-value cache.
         """
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)

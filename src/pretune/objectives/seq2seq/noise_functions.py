@@ -1,6 +1,6 @@
 """Noise functions for concatenated texts: reordering, rotating, infilling, masking, and deleting.
 
-Each returns new texts. `index` (b,) has the numbers of the texts, which seed the random numbers: the noise of a text
+Each function returns new texts. `index` (b,) has the numbers of the texts, which seed the random numbers: the noise of a text
 does not depend on the other texts of a pack.
 """
 

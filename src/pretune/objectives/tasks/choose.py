@@ -115,9 +115,9 @@ class Choose(CandidateTask):
         return score_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline's name and its answers to the examples `judged`.
+        """Return the name of a baseline, and its answers to the examples `judged`.
 
-        It always chooses the choice number that is most often correct in the training examples, `learned`.
+        The baseline always chooses the position that is most often correct in the training examples, `learned`.
         """
         usual = most_frequent(str(group.correct[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]

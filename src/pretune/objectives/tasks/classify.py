@@ -508,9 +508,9 @@ def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
 
 
 def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
-    """Raise an error if the task `name` cannot use `pooling`.
+    """Raise an error if `pooling` is unknown, or needs segments that the model's `template` lacks.
 
-    This is so if the pooling is unknown, or needs segments that the model's `template` lacks.
+    `name` is the name of the task, for the error message.
     """
     if pooling not in get_args(Pooling):
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")

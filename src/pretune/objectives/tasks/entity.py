@@ -101,7 +101,7 @@ class Entity(CandidateTask):
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return exact match and word F1 of the predicted entities as sums over queries (AdditiveMetrics).
 
-        Each is the best over the gold answers of a query.
+        For a query with several gold answers, the highest value counts.
         """
         return entity_cloze_metrics(answers, examples, self)
 

@@ -109,7 +109,7 @@ class Match(LabelTask):
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the answers of a baseline to the rows `judged`: a linear classifier on words and their overlap.
 
-        It is fitted to `learned`, and reads the words of the two marked spans.
+        The classifier is fitted to `learned`, and reads the words of the two marked spans.
         """
         labels = classify_pairs(marked_spans(learned), marked_spans(judged))
         return {"word overlap of the spans": [{"label": label} for label in labels]}

@@ -197,7 +197,7 @@ class Rerank(Task):
     def simple_baselines(self, learned: CandidateLists, judged: CandidateLists) -> dict[str, list[Answer]]:
         """Return the answers of a pointwise baseline to the requests `judged`, by baseline.
 
-        It is a logistic regression on the features and the initial position of a candidate, fitted to `learned`.
+        The baseline is a logistic regression on features and initial positions, fitted to the requests `learned`.
         """
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline

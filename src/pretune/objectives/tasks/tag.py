@@ -152,7 +152,7 @@ class Tag(Task):
     def encode_tags(self, rows: TaggedSentences) -> Array:
         """Return the class index of each word's tag, (words,), after conversion to the task's scheme.
 
-        It is -1 for a tag that was not in the training data.
+        The index is -1 for a tag that was not in the training data.
         """
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}
