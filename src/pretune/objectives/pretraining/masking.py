@@ -52,7 +52,7 @@ def word_units(sequences: Sequences) -> MaskingUnits:
 
 
 def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
-    """Return a mask (k,), True for those of k pieces, such as words, that start a sequence or follow a special token."""
+    """Return a mask (k,), True for those of k pieces (such as words) that start a sequence or follow special tokens."""
     begins = sequence_starts(sequences)[pieces.first]
     begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
     begins[:1] = True
