@@ -31,7 +31,7 @@ Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
 def _key(within: Interval | None, text: str, option: str = "") -> Any:
-    """Declare a key of a recipe section with the help text `text`; its number must lie in the interval `within`.
+    """Declare a key of a recipe section with the help text `text`; a number must lie in the interval `within`.
 
     `option` is the name of a command-line option that sets the key too.
     """

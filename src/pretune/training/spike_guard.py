@@ -59,7 +59,7 @@ class SpikeGuard(Callback):
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:
-        """Return a description of the spike if one of the two values is a spike or not finite; else None.
+        """Return a description of the spike if the loss or the gradient norm is a spike or not finite; else None.
 
         Values without a spike are added to the running means.
         """

@@ -39,7 +39,9 @@ class LinearModel:
 
 
 def predictions(outputs: Array, kind: Kind) -> Array:
-    """Turn the outputs of a linear model, (rows, outputs), into probabilities of the same shape, or numbers, (rows,).
+    """Turn the outputs of a linear model, (rows, outputs), into predictions.
+
+    These are probabilities of the same shape or, for the kind "number", numbers, (rows,).
 
     >>> predictions(np.array([[0.0, 0.0]]), "classes").tolist()
     [[0.5, 0.5]]
@@ -68,8 +70,9 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a linear model with L2 regularization to features, (rows, width), and return it.
 
-    `outputs` is the number of classes or labels, or 1 for numbers. A smaller `strength` regularizes more. The features
-    are not standardized, and may be sparse; `weights`, (rows,), are the weights of the rows in the loss.
+    `kind` is that of the targets ("classes", "labels", or "number"), and `outputs` the number of classes or labels, or
+    1 for numbers. A smaller `strength` regularizes more. The features are not standardized, and may be sparse;
+    `weights`, (rows,), are the weights of the rows in the loss.
 
     >>> x = np.array([[0.0], [1.0], [0.1], [0.9]])
     >>> fit_linear(x, np.array([0, 1, 0, 1]), "classes", 2, 100.0).predict(x).argmax(1).tolist()

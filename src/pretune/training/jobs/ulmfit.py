@@ -59,7 +59,7 @@ DIRECTIONS = "forward", "backward"
 
 @dataclass(frozen=True)
 class UlmfitJob:
-    """The data and the settings of ULMFiT: of fine-tuning the language model, and of training the classifier."""
+    """The data of ULMFiT, and its settings for fine-tuning the language model and for training the classifier."""
 
     train: str
     dev: str | None
