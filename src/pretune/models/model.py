@@ -143,7 +143,10 @@ class Model:
         return self.tokenizer
 
     def require_trained(self, head: str, where: object, advice: str) -> None:
-        """Raise an error if a head still has random weights, which names the model (`where`) and ends in `advice`."""
+        """Raise an error if the head named `head` has random weights.
+
+        The message names the model as `where`, and ends with `advice`.
+        """
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:
