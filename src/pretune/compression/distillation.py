@@ -207,7 +207,7 @@ def read_data(
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
-    """Return `texts` (none if None), followed by augmented variants of the texts in `source`.
+    """Return the unlabeled `texts`, if there are any, followed by augmented variants of the texts in `source`.
 
     Variants of a pair of texts differ in the first text only.
     """

@@ -211,9 +211,9 @@ def split_files(
 
 
 def split_text_files(inputs: Any) -> tuple[list[Path], list[str]]:
-    """Split inputs into files with texts and texts, and return both lists, one of which is empty.
+    """Split inputs into files and texts, as `split_files` does, and return both lists, one of which is empty.
 
-    Folders are replaced by the files in them.
+    Folders, and glob patterns, stand for the .txt files and tables in them.
 
     >>> split_text_files("a text")
     ([], ['a text'])

@@ -48,7 +48,7 @@ def plot_preset(name: str, folder: Path) -> list[Path]:
 
 
 def plot_objective(expression: str, text: str, seed: int, folder: Path) -> list[Path]:
-    """Draw which tokens each token of a demonstration on `text` may attend to, with an objective's attention mask."""
+    """Draw the attention mask of an objective for an input that it makes from `text`, and return the figure's files."""
     from matplotlib.figure import Figure
 
     joint = parse_objective(expression).joints[0]
