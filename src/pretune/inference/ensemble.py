@@ -1,4 +1,4 @@
-"""Ensembles: predict with several models and average, over tables of any size, in one process, several, or a cluster."""
+"""Ensembles: the averaged predictions of several models for tables of any size, in processes or on a cluster."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def shared_task(references: Sequence[ModelReference], name: str | None = None) -
 
 
 def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Combine the predictions of several models for the same examples in the way of the task, usually by averaging.
+    """Combine the predictions of several models for the same examples as the task defines it, usually by averaging.
 
     `by_model` has one list of predictions per model; the result has one prediction per example.
     """
@@ -110,7 +110,7 @@ def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], exampl
 
 
 def with_threshold(task: Task, predictions: Predictions, threshold: float) -> Predictions:
-    """Return predictions with labels that are chosen from the same probabilities with another `threshold`."""
+    """Return predictions in which the labels are chosen from the probabilities again, with another `threshold`."""
     chosen = replace(task.unwrapped, threshold=threshold)
 
     def choose(answers: Sequence[Answer]) -> list[Answer]:

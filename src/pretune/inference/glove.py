@@ -30,7 +30,7 @@ SENTENCES_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class Cooccurrences:
-    """The pairs of words that occur near each other, as three arrays of one length: row, column and count."""
+    """The pairs of words that occur near each other: the indices of both words (row and column), and the count."""
 
     rows: Array
     columns: Array

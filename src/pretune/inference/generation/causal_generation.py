@@ -103,7 +103,7 @@ class DecodingSession:
         return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the cache, such that sequence i continues what has been sequence rows[i] so far."""
+        """Reorder the cache, so that the new sequence i continues the old sequence `rows[i]`."""
         if list(rows) != list(range(len(self.cache.used))):
             self.cache.select(np.array(rows, dtype=np.int64))
 

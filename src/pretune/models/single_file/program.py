@@ -67,10 +67,10 @@ class Program:
     """The definitions of an exported file by name; each definition follows the other definitions that it needs."""
 
     def __init__(self, root: nn.Module, columns: Iterable[str], settings: Mapping[str, Any]) -> None:
-        """Start without definitions.
+        """Create a program without definitions, for the network `root`.
 
-        `root` is the network to export, `columns` has the names of its inputs per token besides ids, such as position,
-        and `settings` has the constants of the exported file by name.
+        `columns` has the names of the network's inputs per token besides ids, such as position, and `settings` has the
+        constants of the exported file by name.
         """
         self.root, self.columns, self.settings = root, frozenset(columns), dict(settings)
         self.instances: dict[type, tuple[nn.Module, ...]] = {}

@@ -114,7 +114,10 @@ def _fit_logistic(features: Any, targets: Array, strength: float, weights: Array
 
 @dataclass(frozen=True)
 class Rotation:
-    """A transform of features to standardized principal components, which leaves the fits of linear models the same."""
+    """A transform that standardizes features and, if there are fewer rows than features, rotates them.
+
+    The rotation to principal components leaves fewer features, but the same predictions of fitted linear models.
+    """
 
     mean: Array  # (width,)
     scale: Array  # (width,) 1 / standard deviation
@@ -122,10 +125,7 @@ class Rotation:
 
     @classmethod
     def make(cls, features: Array) -> Rotation:
-        """Fit the transform to features, (rows, width), by standardization and principal component analysis.
-
-        The number of components is at most the number of rows.
-        """
+        """Fit the transform to features, (rows, width); the number of components is at most the number of rows."""
         mean, deviation = features.mean(0), features.std(0)
         scale = 1 / np.where(deviation > 1e-6, deviation, np.inf)
         if features.shape[0] >= features.shape[1]:
@@ -134,7 +134,7 @@ class Rotation:
         return cls(mean, scale, axes.T)
 
     def __call__(self, features: Array) -> Array:
-        """Transform features, (rows, width), to principal components, (rows, components)."""
+        """Transform features, (rows, width), to standardized and possibly rotated features, (rows, components)."""
         return ((features - self.mean) * self.scale) @ self.axes
 
     def undo(self, model: LinearModel) -> LinearModel:

@@ -36,7 +36,8 @@ def parse_objective_schedule(schedule: Sequence[tuple[float, str]], mixture: Mix
     shares = [share for share, _ in schedule]
     if shares and (shares != sorted(set(shares)) or shares[-1] != 1.0):
         raise PretuneError(
-            f"batch.objective_schedule: the shares of the budget are {shares}, but they must increase and end at 1"
+            f"batch.objective_schedule: the shares of the budget are {shares}, but they must increase and end at 1, as "
+            "in [[0.5, mlm], [1.0, mlm+nsp]]"
         )
     stages = [(share, parse_objective(text)) for share, text in schedule]
     known = {part.name for part in mixture.objectives}
