@@ -45,7 +45,7 @@ class RecommendationBaselines:
         self.popularity = np.where(self.items, np.asarray(seen.sum(axis=0)).ravel(), 0.0)
 
     def by_popularity(self, chosen: Array) -> Array:
-        """Return the popularity of all items for each history in `chosen`, (b, vocabulary)."""
+        """Return the popularity of each item, repeated for every history in `chosen`, (b, vocabulary)."""
         return np.broadcast_to(self.popularity, (len(chosen), len(self.items)))
 
     def by_co_occurrence(self, chosen: Array) -> Array:

@@ -109,8 +109,8 @@ def nearest_words(
 def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int]:
     """Return up to `count` indices in `among` whose vectors differ as much as possible.
 
-    The first index is always chosen; after that, each time the index whose vector is least similar to those already
-    chosen.
+    The first index is chosen first; then, one after the other, the index whose vector is least similar to those that
+    are already chosen.
     """
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]

@@ -129,7 +129,7 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a copy of a model with a new configuration, without tokenizer, whose parameters the caller sets.
+    """Return a copy of a model with a new configuration and without tokenizer; the caller sets its parameters.
 
     The backbone is randomly initialized; heads are copied, but their tensors with one entry per vocabulary token are 0.
     """

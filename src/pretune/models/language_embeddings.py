@@ -21,9 +21,9 @@ def language_table(model: Model) -> ColumnEmbedding | None:
 
 
 def language_ids(model: Model) -> dict[str, int]:
-    """Return the rows of a model's language embeddings by language; {} for a model without language embeddings.
+    """Return the index of each language's embedding in a model, by language; {} without language embeddings.
 
-    In a configuration without names (`lang2id`), a language has its number as its name.
+    If the configuration does not name the languages (`lang2id`), their names are their indices.
 
     >>> from pretune.models.create_model import make_model
     >>> language_ids(make_model("xlm-tiny", languages=["en", "fr"]))

@@ -160,9 +160,9 @@ def make_streams(
 
     `length_schedule` has pairs (share of the budget, maximum sequence length until then); if it is empty, the length is
     the one in `packing`. `objective_schedule` has pairs (share of the budget, objectives until then); the objectives
-    are among those of `mixture`, and every pair has another order of the data. `size_warmup` is the initial fraction of
-    the batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function from
-    the number of an epoch to its data; by default, all epochs have the same `data`.
+    are among those of `mixture`, and each stage reads the data in another order. `size_warmup` is the initial fraction
+    of the batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function
+    from the number of an epoch to its data; by default, all epochs have the same `data`.
     """
     if objective_schedule and any(stage.stateful for _, stage in objective_schedule):
         raise PretuneError(

@@ -389,7 +389,7 @@ def tokenize_examples(
 ) -> tuple[Data, Packing, int]:
     """Tokenize the examples of a task to sequences of at most `length` tokens.
 
-    Returned are the training data, the size limits of batches, and the number of texts that were truncated.
+    Return the training data, the size limits of batches, and the number of texts that were truncated.
     """
     data = Data(model.require_tokenizer(), model.family.template, rows=rows)
     sequences = task.tokenize_examples(data, length)
