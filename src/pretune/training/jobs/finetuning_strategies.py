@@ -72,7 +72,7 @@ class Strategy:
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
         """Change a model as a fine-tuning strategy requires: freeze or reinitialize layers, or add adapters.
 
-        Return, for parameters that are frozen only at the beginning, the share of training after which they are trained.
+        Return, for parameters that are frozen at the beginning, the share of training after which they are trained.
         """
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
