@@ -504,7 +504,7 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def keep_open(model: str) -> OpenModel:
-    """Return the opened model of a path or name, which is cached until another is requested or its files change."""
+    """Open the model of a path or name, and cache it until another one is requested or its files change."""
     return _open(model, max(file.stat().st_mtime_ns for file in find_folder(model).iterdir()))
 
 

@@ -133,6 +133,6 @@ class GloVe:
             yield total / len(pairs)
 
     def vectors(self) -> Array:
-        """Return the vector of each word, (words, width): the sum of its two vectors."""
+        """Return the vector of each word, (words, width): the sum of its word vector and its context vector."""
         vectors: Array = (self.word + self.context).detach().numpy()
         return vectors

@@ -121,7 +121,7 @@ def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int
 
 
 def take_sentences(documents: Iterable[str], max_words: int, language: str) -> Iterable[str]:
-    """Yield the sentences of documents, in order, until they have `max_words` words."""
+    """Yield the sentences of documents, in order, until they have `max_words` words in all."""
     seen = 0
     for document in documents:
         for start, end in split_sentences(document, language):

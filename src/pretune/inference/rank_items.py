@@ -29,7 +29,7 @@ TOKENS, HISTORIES = 8192, 256  # per batch
 
 
 class Recommendation(NamedTuple):
-    """A recommended item, and its probability to be the next item of a user's history, among all items."""
+    """A recommended item, and the probability, among all items, that it is the next item of a user's history."""
 
     item: str
     probability: float

@@ -50,7 +50,7 @@ class Network(nn.Module):
         return loss
 
     def ready(self, device: torch.device) -> Self:
-        """Return the network itself, moved to a device and in evaluation mode; does nothing if it is ready already."""
+        """Move the network to a device, put it into evaluation mode, and return it; if it is ready, change nothing."""
         # A head may have been added later than the backbone was moved.
         some = [*islice(self.backbone.parameters(), 1), *self.heads.parameters()]
         training = self.training or any(head.training for head in self.heads.values())

@@ -181,7 +181,7 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
 
 
 def _cyclopts_parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter for cyclopts, which is never required, because a recipe may supply the value."""
+    """Return an option as a parameter for cyclopts; it is never required, because a recipe may supply the value."""
     from cyclopts import Parameter
 
     settings = Parameter(
@@ -197,7 +197,7 @@ def _cyclopts_parameter(option: Option) -> inspect.Parameter:
 
 
 def _simplify(hint: Any) -> Any:
-    """Return the type as which the command line parses an option, given the type hint of its parameter.
+    """Return the type into which the command line parses an option, given the type hint of its parameter.
 
     Paths and objects become strings, and sequences become lists of strings.
     """

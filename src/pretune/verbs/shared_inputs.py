@@ -27,7 +27,7 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_reference(model: str | os.PathLike[str]) -> str:
-    """Return the path of a model, or any other path, as text; a bundled model that is loaded gives its name.
+    """Return the path of a model, or any other path, as text; for a loaded bundled model, return its name.
 
     This is for jobs that train or write models, which read the model from its files, even if it is open already.
 

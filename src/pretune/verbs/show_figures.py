@@ -81,7 +81,7 @@ def _pattern_of(objectives: Any) -> Pattern:
 
 
 def mask_columns(sequences: Sequences) -> dict[str, Tensor]:
-    """Return what attention patterns read about each token of the first sequence, such as its position, (n,) each."""
+    """Return the features of the first sequence's tokens that attention patterns read, such as position, (n,) each."""
     count = int(sequences.lengths[0])
     positions = sequences.index_in_sequence if sequences.positions is None else sequences.positions
     columns = {"position": positions, **{name: sequences.columns[name] for name in sequences.columns}}

@@ -55,7 +55,7 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return a mapping from each role, such as text, to the column that has it in the task's saved rows.
+        """Return the name of the column of each role, such as text, in the task's saved rows, by role.
 
         Saved rows use the names of roles as column names.
         """

@@ -1,4 +1,4 @@
-"""Write a model as one readable Python file with its weights and its tokenizer, which needs only torch and tokenizers."""
+"""Write a model, with its weights and tokenizer, as one readable Python file that needs only torch and tokenizers."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ class Program:
         return list(made), parameters
 
     def value(self, module: nn.Module, name: str) -> ast.expr:
-        """Return an expression for an attribute of a module, which is a constant, tensor, function, or module."""
+        """Return an expression for the value of a module's attribute: a constant, a tensor, a function, or a module."""
         value = getattr(module, name)
         if isinstance(value, nn.Module):
             return self.construct(value)

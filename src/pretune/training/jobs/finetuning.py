@@ -274,7 +274,7 @@ def read_examples(
 
 
 def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool = False) -> Run:
-    """Run the fine-tuning job `plan` with one seed, and return its run; `material` are its examples if read before."""
+    """Run the fine-tuning job `plan` with one seed, and return its run; `material` has its examples if already read."""
     material = material or read_task_data(plan)
     recipe, plan = plan.recipe(), plan.for_rows(material.size)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev

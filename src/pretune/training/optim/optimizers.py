@@ -71,7 +71,7 @@ def make_optimizers(
 
 
 def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
-    """Return the factor of the base learning rate for each parameter whose learning rate differs from it.
+    """Return the factors by which learning rates of parameters differ from the base learning rate, by parameter.
 
     With `layer_decay`, a layer has that factor times the learning rate of the layer above (Howard and Ruder, 2018).
     """
