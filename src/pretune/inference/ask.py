@@ -230,7 +230,7 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Parse the cloze template ("{text} It was [MASK].") of the question; columns of `rows` are placeholders."""
+        """Return the parsed cloze template of the question, whose placeholders (as in {text}) are columns of `rows`."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:

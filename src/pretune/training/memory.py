@@ -45,8 +45,8 @@ SCALARS = {"adamw": 1, "adam": 1, "radam": 1, "lamb": 1, "adafactor": 1, "asgd":
 def state_size(name: str, shape: torch.Size, momentum: float = 0.0) -> int:
     """Return how many numbers the state of an optimizer has for one parameter tensor.
 
-    `name` is the name of the optimizer (`muon` for a hidden matrix, all others of which have the state of `adamw`), and
-    `momentum` the momentum of `sgd`.
+    `name` is the name of the optimizer, where `muon` stands for the state of hidden matrices (the other parameters have
+    the state of `adamw`); `momentum` is the momentum of `sgd`.
 
     >>> state_size("adamw", torch.Size([30, 20])), state_size("adafactor", torch.Size([30, 20]))
     (1201, 51)

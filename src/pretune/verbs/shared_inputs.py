@@ -20,7 +20,7 @@ TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks
 
 
 def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a command (its `locals()`) that are fields of the dataclass `job`, paths as strings."""
+    """Return those arguments of a command (its `locals()`) that are fields of the dataclass `job`, paths as text."""
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
     return {name: model_reference(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
@@ -59,7 +59,7 @@ def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a compression command as the fields of its job, such as `QuantizationJob`.
 
-    The path `out` becomes a Path, and the options for columns one mapping from role to column.
+    `out` is converted to a Path, and the options that name columns are joined into one mapping from role to column.
     """
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
     out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}

@@ -91,7 +91,7 @@ def mask_columns(sequences: Sequences) -> dict[str, Tensor]:
 def attention_mask(pattern: Pattern, columns: Mapping[str, Tensor]) -> Array:
     """Return a matrix, (n, n), that is 1.0 where a query (row) may attend to a key (column), and otherwise 0.0.
 
-    `columns` has what the pattern reads about each of the n tokens, such as its position, (n,) each.
+    `columns` has the features of the n tokens that the pattern reads, such as position, (n,) each.
 
     >>> attention_mask(causal, {"position": torch.arange(3)}).tolist()
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]

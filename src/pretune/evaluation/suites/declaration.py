@@ -69,7 +69,7 @@ class SuiteTask:
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
         """Return the files of a split in the folder `data`; [] if any file is missing.
 
-        The files of an inner list are read together: it has one file, or several files whose lines are parallel.
+        Each inner list has one file, or several files with parallel lines, which are read together.
         """
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)

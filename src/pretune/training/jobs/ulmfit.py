@@ -239,7 +239,7 @@ def unfreezing_strategy(model: str | Path, epochs: float) -> str:
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
-    """Return the dev accuracy of each classifier by its reading direction, an entry of `ways`.
+    """Return the dev accuracy of the classifier of each run, by its reading direction, given in `ways`.
 
     With a forward and a backward classifier, the result also has the accuracy of their ensemble as `both`.
     """

@@ -95,7 +95,7 @@ def project(
 
 
 def read_column(items: Any, column: str) -> list[Any]:
-    """Return the value of a column in the row of each text of tables, in order.
+    """Return, for each text that was read from a table, the value of the column `column` in the text's row, in order.
 
     `items` has the texts with their files and line numbers. Raise an error that lists the existing columns if there is
     no such column.
