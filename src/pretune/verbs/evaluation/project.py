@@ -35,8 +35,8 @@ def project(
 ) -> ResultTable:
     """Project the embeddings of texts to the plane by PCA or t-SNE, and draw them in the colors of a column.
 
-    PCA keeps the directions of largest variance. t-SNE keeps near texts near each other; its distances between groups, and the
-    sizes of groups, mean nothing.
+    PCA keeps the directions of largest variance. t-SNE keeps similar texts close to each other; the distances between its groups,
+    and the sizes of the groups, mean nothing.
 
     Parameters
     ----------
