@@ -1,4 +1,4 @@
-"""Readers of semantic roles in the formats of CoNLL-2005 and CoNLL-2012, with one row per sentence and predicate.
+"""Readers of CoNLL-2005 and CoNLL-2012: semantic roles, one row per sentence and predicate, and coreference, one per document.
 
 CoNLL-2005 (Carreras and Màrquez, 2005, http://www.aclweb.org/anthology/W05-0620): the words, and in another file or in the last
 columns of the same one the lemmas of predicates and one column per predicate:
@@ -7,8 +7,7 @@ columns of the same one the lemmas of predicates and one column per predicate:
     market     -         *)
     fell       fall    (V*)
 
-CoNLL-2012 (Pradhan et al., 2012, http://www.aclweb.org/anthology/W12-4501): files of OntoNotes with the word in the fourth column
-and, from the twelfth to the last but one, a column per predicate. A folder is read with all of its files *_gold_conll.
+CoNLL-2012 is the format of pretune.text.examples.conll_annotations. A folder is read with all of its files *_gold_conll.
 """
 
 from __future__ import annotations
@@ -21,11 +20,16 @@ from pathlib import Path
 from pretune.evaluation.suites.file_formats import Rows
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import read_lines
+from pretune.text.examples.conll_annotations import (
+    FIRST_ROLES,
+    WORD,
+    AnnotatedDocument,
+    annotation_files,
+    bracketed_roles,
+    read_annotated_documents,
+)
 
-ROLE = re.compile(r"(?:\(([^()*]+))?\*(\))?")  # a cell of a predicate's column: (A1*, *, *) or (A1*)
 PREDICATE = re.compile(r"\(V\*\)?")
-WORD, FIRST_ROLES = 3, 11  # columns of CoNLL-2012
-GOLD = "*_gold_conll"  # names of its files
 
 
 def read_roles_2005(paths: Sequence[Path]) -> Rows:
@@ -48,23 +52,37 @@ def read_roles_2012(paths: Sequence[Path]) -> Rows:
 
     The rows are those of `read_roles_2005`.
     """
-    top = paths[0]
-    files = sorted(top.rglob(GOLD)) if top.is_dir() else [top]
-    if not files:
-        raise PretuneError(f"{top}: the folder has no files {GOLD}; give the folder with the annotations of CoNLL-2012")
-    for file in files:
-        name = f"{file.relative_to(top)}, " if top.is_dir() else ""
-        for where, lines in _sentences([file]):
-            place = f"{name}{where}"
-            short = [len(cells) for cells in lines if len(cells) != len(lines[0]) or len(cells) <= FIRST_ROLES]
-            if short:
-                yield (
-                    place,
-                    PretuneError(f"a word has {short[0]} columns; CoNLL-2012 has 12 or more, equally many per word"),
-                )
+    for file, document in _documents(paths[0]):
+        for sentence in document.sentences:
+            place = f"{file}line {sentence.lines[0]}"
+            try:
+                columns = sentence.columns()
+            except PretuneError as error:
+                yield place, error
             else:
-                columns = list(zip(*lines, strict=True))
                 yield from _predicates(place, columns[WORD], columns[FIRST_ROLES:-1])
+
+
+def read_coreference_2012(paths: Sequence[Path]) -> Rows:
+    """Yield the documents of a CoNLL-2012 file, or of all files of this format in a folder and its subfolders.
+
+    Rows have the `sentences` of a document, lists of words, and its `clusters`, lists of mentions [first, last].
+    """
+    for file, document in _documents(paths[0]):
+        place = f"{file}document {document.name}"
+        try:
+            clusters = [[list(mention) for mention in cluster] for cluster in document.clusters()]
+            yield place, {"id": document.name, "sentences": document.words(), "clusters": clusters}
+        except PretuneError as error:
+            yield place, error
+
+
+def _documents(top: Path) -> Iterator[tuple[str, AnnotatedDocument]]:
+    """Yield the documents of a CoNLL-2012 file or folder, each with the name of its file, if it is in a folder."""
+    for file in annotation_files(top):
+        name = f"{file.relative_to(top)}, " if top.is_dir() else ""
+        for document in read_annotated_documents(file):
+            yield name, document
 
 
 def _sentences(paths: Sequence[Path]) -> Iterator[tuple[str, list[list[str]]]]:
@@ -78,7 +96,7 @@ def _sentences(paths: Sequence[Path]) -> Iterator[tuple[str, list[list[str]]]]:
             raise PretuneError(
                 f"{paths[0]}, line {number}: {paths[-1].name} has no word here; give files of the same sentences"
             )
-        if row and not row[0].startswith(("#begin", "#end")):
+        if row:
             start = start if sentence else number
             sentence.append(row)
         elif sentence:
@@ -100,24 +118,3 @@ def _predicates(place: str, words: Sequence[str], columns: Sequence[Sequence[str
             yield where, {"words": list(words), "predicate": marked[0], "tags": bracketed_roles(column)}
         except PretuneError as error:
             yield where, error
-
-
-def bracketed_roles(column: Sequence[str]) -> list[str]:
-    """Return the tags in the scheme BIO of a column with brackets around roles.
-
-    >>> bracketed_roles(["(A1*", "*)", "(V*)", "*"])
-    ['B-A1', 'I-A1', 'B-V', 'O']
-    """
-    tags, role = [], ""
-    for cell in column:
-        found = ROLE.fullmatch(cell)
-        if found is None or (found[1] and role) or (found[2] and not (found[1] or role)):
-            raise PretuneError(
-                f"the roles {' '.join(column)[:60]!r} are not in brackets that match, as in (A1* *) (V*)"
-            )
-        begins, role = bool(found[1]), found[1] or role
-        tags.append(f"{'B' if begins else 'I'}-{role}" if role else "O")
-        role = "" if found[2] else role
-    if role:
-        raise PretuneError(f"the role {role} has no closing bracket")
-    return tags

@@ -9,6 +9,7 @@ import numpy as np
 
 from pretune.metrics import confusion, decanlp
 from pretune.metrics.additive import AdditiveMetrics, join_metrics
+from pretune.metrics.coreference import coreference_metrics
 from pretune.metrics.diagnostics import by_phenomenon, gender_parity, matthews
 from pretune.metrics.generated_text import TEXT_METRICS
 from pretune.metrics.multirc import multirc_metrics
@@ -102,6 +103,10 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
     return [row["label"] for row in rows], [answer["tags"] for answer in answers]
 
 
+def _clusters(rows: Rows, answers: Answers) -> AdditiveMetrics:
+    return coreference_metrics([row["label"] for row in rows], [answer["clusters"] for answer in answers])
+
+
 def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
     """Return ranking metrics of the predicted scores; rows with the same text are candidates for the same query."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
@@ -172,6 +177,9 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
         "word_accuracy", "accuracy", lambda rows, answers: entity_metrics(*_tags(rows, answers), plain=True)
     ),
     "role_f1": _called("role_f1", "role_f1", lambda rows, answers: role_metrics(*_tags(rows, answers))),
+    **{
+        name: _called(name, name, _clusters) for name in ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_f1")
+    },
     "ndcg": _called("ndcg", "ndcg@10", _queries),
     **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
     **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},
