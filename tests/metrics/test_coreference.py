@@ -29,7 +29,7 @@ def test_worked_example_of_the_reference_scorer() -> None:
     """Pradhan et al., 2014, figure 2: the key {a, b, c}, {d, e, f, g}; the response {a, b}, {c, d}, {f, g, h, i}."""
     found = scores("abc defg", "ab cd fghi")
     assert all_of(found, "muc") == pytest.approx([0.40, 0.40, 0.40], abs=0.005)
-    assert all_of(found, "b_cubed") == pytest.approx([0.42, 0.50, 0.46], abs=0.005)
+    assert all_of(found, "b_cubed") == pytest.approx([0.42, 0.50, 0.46], abs=0.006)  # its F1 is of the rounded values
     assert all_of(found, "ceaf") == pytest.approx([0.65, 0.43, 0.52], abs=0.005)
     assert found["conll_f1"] == pytest.approx(np.mean([all_of(found, n)[2] for n in ("muc", "b_cubed", "ceaf")]))
     assert found["mention_f1"] == pytest.approx(2 * 6 / (7 + 8))
@@ -45,7 +45,7 @@ def test_worked_example_of_the_reference_scorer() -> None:
         ("ab cde", "", (0, 0), (0, 0), (0, 0)),
         ("ab cde", "fg", (0, 0), (0, 0), (0, 0)),
         # The mentions of the response that the key lacks lower the precision.
-        ("abc", "abcx", (1, 2 / 3), (1, 9 / 16 * 4 / 3), (6 / 7, 6 / 7)),
+        ("abc", "abcx", (1, 2 / 3), (1, 9 / 16), (6 / 7, 6 / 7)),
         # Clusters of one mention count in B³ and CEAF, but have no links for MUC.
         ("ab c", "ab c", (1, 1), (1, 1), (1, 1)),
         ("ab c", "ab", (1, 1), (2 / 3, 1), (1 / 2, 1)),

@@ -111,7 +111,10 @@ class BaselineComparison:
         It follows from the training losses, the predictions, and the number of examples.
         """
         change = self.losses[-1] / self.losses[0] if len(self.losses) > 2 and self.losses[0] else 0.0
-        given = {str([answer.get(key) for key in ("label", "labels", "choice", "answer")]) for answer in self.answers}
+        given = {
+            str([answer.get(key) for key in ("label", "labels", "choice", "answer", "tags", "clusters")])
+            for answer in self.answers
+        }
         tips = []
         if not change <= DIVERGED:
             tips.append("a lower learning rate, because the training loss rose")

@@ -31,7 +31,10 @@ def coreference_metrics(expected: Sequence[Clusters], predicted: Sequence[Cluste
     """
     values = []
     for gold, guess in zip(map(_as_sets, expected), map(_as_sets, predicted), strict=True):
-        mentions = {mention for cluster in gold for mention in cluster}, {mention for cluster in guess for mention in cluster}
+        mentions = (
+            {mention for cluster in gold for mention in cluster},
+            {mention for cluster in guess for mention in cluster},
+        )
         row: list[float] = [len(mentions[0] & mentions[1]), len(mentions[0]), len(mentions[1])]
         aligned = _ceaf(gold, guess)
         row += [*_muc(gold, guess), *_muc(guess, gold), *_b_cubed(gold, guess), *_b_cubed(guess, gold)]

@@ -85,7 +85,8 @@ def score_clusters(answers: Sequence[Answer], examples: Any) -> list[ScoredAnswe
         guess = answer["clusters"]
         score = coreference_metrics([gold], [guess]).compute()["conll_f1"] if gold or guess else 1.0
         expected, predicted = (
-            "; ".join(" = ".join(" ".join(words[first : last + 1]) for first, last in cluster) for cluster in side) or "–"
+            "; ".join(" = ".join(" ".join(words[first : last + 1]) for first, last in cluster) for cluster in side)
+            or "–"
             for side in (gold, guess)
         )
         scored.append(ScoredAnswer(row, expected, predicted, score))

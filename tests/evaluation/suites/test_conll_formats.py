@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.evaluation.suites.conll_formats import bracketed_roles, read_roles_2005, read_roles_2012
+from pretune.evaluation.suites.conll_formats import read_coreference_2012, read_roles_2005, read_roles_2012
 from pretune.evaluation.suites.declaration import find_suite
 from pretune.evaluation.suites.official_metrics import suite_metrics
 from pretune.evaluation.suites.published_results import published_results
 from pretune.objectives import parse_objective
+from pretune.text.examples.conll_annotations import bracketed_roles
 
 WORDS = ["The", "market", "that", "fell", "rose", "again"]
 FELL = ["B-A1", "I-A1", "B-R-A1", "B-V", "O", "O"]
@@ -112,7 +113,30 @@ def test_suite_reads_predicates_for_the_task_and_scores_its_answers(tmp_path: Pa
     assert suite_metrics(task.metrics, made.rows, answers) == {"role_f1": pytest.approx(4 / 6)}
 
 
+def test_coreference_of_the_suite_has_one_row_per_document(tmp_path: Path) -> None:
+    folder = tmp_path / "conll-2012" / "test" / "data" / "english" / "annotations"
+    lines = document_2012().splitlines()
+    lines[1], lines[6] = (lines[at].removesuffix("-") + "(0)" for at in (1, 6))  # "The" and "again"
+    good = "\n".join(lines) + "\n"
+    write(folder / "a.v4_gold_conll", good)
+    task = find_suite("elmo").tasks["coref"]
+    made = task.read("test", tmp_path, allow_incomplete=True)
+    clusters = [[[0, 0], [5, 5]]]
+    assert made.rows == [{"text": [WORDS], "label": clusters, "id": "bn/cnn_0001, part 0"}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in made.rows), encoding="utf-8")
+    objective: Any = parse_objective(task.kind).objectives[0]
+    assert objective.read(file, task.columns).clusters == [[[(0, 0), (5, 5)]]]
+    assert suite_metrics(task.metrics, made.rows, [{"clusters": clusters}]) == {"conll_f1": 1}
+    assert suite_metrics(["muc_f1"], made.rows, [{"clusters": []}]) == {"muc_f1": 0}
+    write(folder / "b.v4_gold_conll", good.replace("(0)", "(0", 1))
+    ((_, row), (place, error)) = read_coreference_2012([folder])
+    assert isinstance(row, dict) and place == "b.v4_gold_conll, document bn/cnn_0001, part 0"
+    assert str(error) == "line 2: '(0' opens a mention that its sentence does not close"
+
+
 def test_published_results_have_the_columns_of_the_suite() -> None:
     suite = find_suite("elmo")
     assert [row.scores["srl"] for row in published_results(suite)] == [81.7, 81.4, 84.6]
+    assert [row.scores["coref"] for row in published_results(suite)] == [67.2, 67.2, 70.4]
     assert {name for row in published_results(suite) for name in row.scores} == suite.tasks.keys() - {"srl-2005"}

@@ -177,9 +177,7 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
         "word_accuracy", "accuracy", lambda rows, answers: entity_metrics(*_tags(rows, answers), plain=True)
     ),
     "role_f1": _called("role_f1", "role_f1", lambda rows, answers: role_metrics(*_tags(rows, answers))),
-    **{
-        name: _called(name, name, _clusters) for name in ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_f1")
-    },
+    **{name: _called(name, name, _clusters) for name in ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_f1")},
     "ndcg": _called("ndcg", "ndcg@10", _queries),
     **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
     **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},

@@ -172,7 +172,10 @@ class Coref(Task):
     name: ClassVar[str] = "coref"
     output_per: ClassVar[Literal["sequence", "token", "text"]] = "token"
     primary_metric: ClassVar[str] = "conll_f1"
-    purpose: ClassVar[tuple[str, str]] = ("It links the mentions of a document that refer to the same thing", "token-classification")
+    purpose: ClassVar[tuple[str, str]] = (
+        "It links the mentions of a document that refer to the same thing",
+        "token-classification",
+    )
     reads_spans: ClassVar[bool] = True
     settings: ClassVar[Mapping[str, Any]] = {"batch": {"max_length": 512}}
 

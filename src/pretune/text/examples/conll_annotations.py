@@ -76,7 +76,9 @@ def annotation_files(path: Path) -> list[Path]:
         return [path]
     files = sorted(path.rglob(GOLD))
     if not files:
-        raise PretuneError(f"{path}: the folder has no files {GOLD}; give the folder with the annotations of CoNLL-2012")
+        raise PretuneError(
+            f"{path}: the folder has no files {GOLD}; give the folder with the annotations of CoNLL-2012"
+        )
     return files
 
 

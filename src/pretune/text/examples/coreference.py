@@ -92,7 +92,9 @@ def read_coreference(
     lists of mentions, [first, last], with words counted from the start of the document. `columns` names the fields for
     `text` (sentences) and `label` (clusters).
     """
-    path, rows = (file.file, file.rows) if isinstance(file, TableChunk) else (Path(file), coreference_rows(file, errors))
+    path, rows = (
+        (file.file, file.rows) if isinstance(file, TableChunk) else (Path(file), coreference_rows(file, errors))
+    )
     requested = {role: str(name) for role, name in (columns or {}).items() if name}
     for role in requested.keys() - {"text", "label"}:
         raise PretuneError(
