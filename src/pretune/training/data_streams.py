@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The position of a batch in the data: data stream, epoch, index in the epoch, and slot in the step."""
+    """A batch of a training step, given by its position in the data (stream, epoch, index) and in the step (slot)."""
 
     stream: int  # index of its stream
     epoch: int
@@ -169,10 +169,10 @@ def make_streams(
     """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
 
     `length_schedule` has pairs (share of the budget, maximum sequence length until then); if it is empty, the length is
-    the one in `packing`. `objective_schedule` has pairs (share of the budget, objectives until then), whose parts are
-    among those of `mixture`; each reads the text in an order of its own. `size_warmup` is the initial fraction of the
-    batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function that
-    returns the data of an epoch, if they differ from `data`, which are the same in all epochs.
+    the one in `packing`. `objective_schedule` has pairs (share of the budget, objectives until then); the objectives
+    are among those of `mixture`, and each stage reads the data in another order. `size_warmup` is the initial fraction
+    of the batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function
+    from the number of an epoch to its data; by default, all epochs have the same `data`.
     """
     if objective_schedule and any(stage.stateful for _, stage in objective_schedule):
         raise PretuneError(

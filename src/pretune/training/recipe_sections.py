@@ -31,7 +31,7 @@ Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
 def _key(within: Interval | None, text: str, option: str = "") -> Any:
-    """Declare a key of a recipe section with the help text `text`; its number must lie in the interval `within`.
+    """Declare a key of a recipe section with the help text `text`; a number must lie in the interval `within`.
 
     `option` is the name of a command-line option that sets the key too.
     """
@@ -192,13 +192,13 @@ class Batching(TrainingSection):
             if share not in SHARE or length not in COUNT:
                 raise PretuneError(
                     f"batch.length_schedule={quote(self.length_schedule)}: each entry must be a fraction of the budget, above 0 and "
-                    "at most 1, and the maximum sequence length until then"
+                    "at most 1, and the maximum sequence length until then, as in [[0.9, 128], [1.0, 512]]"
                 )
         for share, objective in self.objective_schedule or ():
             if share not in SHARE or not objective:
                 raise PretuneError(
                     f"batch.objective_schedule={quote(self.objective_schedule)}: each entry must be a fraction of the budget, above "
-                    "0 and at most 1, and the objective until then"
+                    "0 and at most 1, and the objective until then, as in [[0.5, mlm], [1.0, mlm+nsp]]"
                 )
         if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(

@@ -65,8 +65,8 @@ def get_data(
 ) -> tuple[Tokenizer, Fields, Fields]:
     """Return the tokenizer of the job `plan`, its training data, and its held-out data.
 
-    The data are mappings with the keys `rows` (a table), and `store` and `documents` (text and its document
-    indices).
+    Both data are mappings: `rows` is a table, `store` tokenized text, and `documents` the indices of the documents of
+    this text that belong to the data.
     """
     share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
