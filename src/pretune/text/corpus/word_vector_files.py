@@ -33,10 +33,10 @@ LONGEST_NGRAM = 100  # characters
 
 @dataclass(frozen=True)
 class NgramVectors:
-    """The vectors of character n-grams of a fastText model, from which any word gets a vector.
+    """The vectors of character n-grams of a fastText model, from which vectors of unknown words are computed.
 
-    `matrix` (buckets, width) has the vectors by the hash of an n-gram, and n-grams have from `shortest` to `longest`
-    characters.
+    The hash of an n-gram is the index of its row in `matrix`, (buckets, width). N-grams have from `shortest` to
+    `longest` characters.
     """
 
     matrix: Array  # (buckets, width) float32
@@ -44,7 +44,7 @@ class NgramVectors:
     longest: int
 
     def vector(self, word: str) -> Array | None:
-        """Return the mean vector of the n-grams of a word that is not in the vocabulary, (width,); None without any."""
+        """Return the mean vector of the n-grams of an out-of-vocabulary word, (width,); None for a word without n-grams."""
         rows = ngram_rows(word, self.shortest, self.longest, len(self.matrix))
         return self.matrix[rows].mean(0) if rows else None
 
@@ -53,7 +53,7 @@ class NgramVectors:
 class WordVectors:
     """Words and their vectors, (words, width), in the order of a file, which usually is by decreasing frequency.
 
-    Those of a fastText .bin model have `ngrams`, too, from which words that are not in `words` get a vector.
+    Only a fastText .bin model has `ngrams`, from which the vectors of out-of-vocabulary words are computed.
     """
 
     words: list[str]
@@ -70,7 +70,7 @@ class WordVectors:
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """Return the row of each word; of a word that occurs several times, the first."""
+        """Return a mapping from words to their rows in `vectors`; a word that occurs several times has its first row."""
         return {word: number for number, word in reversed(list(enumerate(self.words)))}
 
     def vector(self, word: str) -> Array | None:
@@ -85,7 +85,10 @@ class WordVectors:
         return None if self.ngrams is None else self.ngrams.vector(word)
 
     def with_words(self, words: Iterable[str]) -> WordVectors:
-        """Return the vectors extended by those of further words, from their n-grams; words without any are left out."""
+        """Return a copy with additional words, whose vectors are computed from their n-grams.
+
+        Words for which this is not possible are left out.
+        """
         new = {word: self.vector(word) for word in dict.fromkeys(words) if word not in self.row}
         found = {word: vector for word, vector in new.items() if vector is not None}
         rows = np.concatenate([self.vectors, np.stack(list(found.values()))]) if found else self.vectors
@@ -154,7 +157,7 @@ def _check_size(path: Path, rows: int, width: int) -> None:
     if width < 1 or rows < 0 or 4 * rows * width > available:
         raise PretuneError(
             f"{path}: the header declares {rows:,} vectors of {width:,} numbers, more than the file contains; "
-            "the file may be truncated"
+            "the file may be truncated, so download it again"
         )
 
 
@@ -259,7 +262,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
         or rows < known + (bucket if has_ngrams else 0)
         or (has_ngrams and not 0 < shortest <= longest <= LONGEST_NGRAM)
     ):
-        raise PretuneError(f"{path}: not a valid fastText model; the file may be damaged")
+        raise PretuneError(f"{path}: not a valid fastText model; the file may be damaged, so download it again")
     _check_size(path, rows, columns)
     matrix = np.frombuffer(read(4 * rows * columns), dtype="<f4").reshape(rows, columns)
     chosen = words[:max_words]

@@ -203,7 +203,7 @@ def _is_letter(character: str) -> bool:
 
 
 def _longest_texts(sample: Sequence[Cells], taken: Collection[str]) -> str | None:
-    """Return the column with the longest texts in a sample of rows, except for those in `taken`; None without texts."""
+    """Return the column with the longest texts in a sample of rows, except for those in `taken`; None if no column has text."""
     sizes = {
         name: sum(len(row[name]) for row in sample if isinstance(row.get(name), str))
         for name in sample[0]

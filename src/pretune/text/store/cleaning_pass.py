@@ -65,7 +65,10 @@ def cleaned_bytes(folder: Path) -> int:
 
 
 def clean_units(units: Iterable[Unit], folder: Path, settings: StoreSettings, processes: int, bar: ProgressBar) -> None:
-    """Clean the documents of groups of files, `units`, in parallel, and save them in `folder`; skip groups that are there."""
+    """Clean the documents of numbered groups of files (`units`) in parallel, and save the cleaned documents in `folder`.
+
+    Groups whose cleaned documents have already been saved are skipped.
+    """
     worker = {"settings": settings.state(), "benchmark": str(benchmark_file(folder))}
     meter = ByteMeter()
     with ExitStack() as stack:

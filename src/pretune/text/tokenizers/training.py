@@ -55,14 +55,16 @@ def train_on_documents(
     fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
-    """Train a tokenizer on documents; its attribute `report` has statistics of the training and on held-out lines.
+    """Train a tokenizer on documents, and return it with statistics on the training and on held-out lines.
+
+    The statistics are in the attribute `report` of the tokenizer.
 
     Parameters
     ----------
     documents
         The documents, or a mapping from languages to the documents in each.
     language_alpha
-        The power of their share of the text by which languages are sampled; 1 samples them in proportion to their text.
+        The exponent of language sampling: a language is sampled in proportion to its share of the text to this power.
     kind
         The algorithm; the vocabularies of `items`, `words` and `characters` consist of whole words.
     vocab_size
