@@ -173,8 +173,10 @@ def _read_span(target: dict[str, Any], key: str, words: list[Span], place: str) 
         case [int() as begin, int() as end] if 0 <= begin < end <= len(words):
             return words[begin][0], words[end - 1][1]
         case value:
-            problem = f"{quote(key)} is {quote(value)}, but must be [begin, end] with indices of the {len(words)} words"
-            raise PretuneError(f"{place}: {problem}; the end is exclusive")
+            raise PretuneError(
+                f"{place}: {quote(key)} is {quote(value)}, but must be [begin, end] with indices of the {len(words)} words; "
+                "the end is exclusive"
+            )
 
 
 def _read_label(target: dict[str, Any], place: str) -> str:
