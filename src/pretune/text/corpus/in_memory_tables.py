@@ -1,9 +1,9 @@
 """Write tables in memory to files: pandas DataFrames, lists and iterators of dicts, `datasets` objects, and arrays of texts.
 
-Functions that read files accept such tables, too: `tables_to_files` replaces each table in an argument by the path of a .jsonl file.
-The name of the file depends on its content alone, so the same table has the same path in every process: a run can be resumed, and a
-recipe shows that the data came from memory. All processes of a user share one temporary folder for these files; the last process that
-uses the folder removes it at exit.
+Functions that read files accept such tables, too: `tables_to_files` replaces each table in an argument by the path of a
+.jsonl file. The name of the file depends on its content alone, so the same table has the same path in every process: a
+run can be resumed, and a recipe shows that the data came from memory. All processes of a user share one temporary
+folder for these files; the last process that uses the folder removes it at exit.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class SplitDatasets(Protocol):
-    """A protocol for datasets.DatasetDict, a dictionary from names of splits to datasets; a plain dict does not satisfy it."""
+    """A protocol for datasets.DatasetDict, a dictionary of splits; a plain dict does not satisfy it."""
 
     @property
     def column_names(self) -> Any:

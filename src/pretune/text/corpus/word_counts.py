@@ -65,7 +65,7 @@ def smoothed_shares(sizes: Mapping[str, int], alpha: float) -> dict[str, float]:
 
 
 def smooth_languages(counts: Mapping[str, WordCounts], alpha: float) -> WordCounts:
-    """Join the word counts of several languages, scaled as if languages were sampled by `smoothed_shares`.
+    """Join the word counts of several languages, scaled to the shares of `smoothed_shares` with the exponent `alpha`.
 
     All counts of a language are multiplied by the same factor. The factors are at least 1, so that no word is lost.
 

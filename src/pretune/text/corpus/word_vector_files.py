@@ -44,7 +44,7 @@ class NgramVectors:
     longest: int
 
     def vector(self, word: str) -> Array | None:
-        """Return the mean vector of the n-grams of an out-of-vocabulary word, (width,); None for a word without n-grams."""
+        """Return the mean vector of the n-grams of an out-of-vocabulary word, (width,); None if it has no n-grams."""
         rows = ngram_rows(word, self.shortest, self.longest, len(self.matrix))
         return self.matrix[rows].mean(0) if rows else None
 
@@ -70,11 +70,11 @@ class WordVectors:
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """Return a mapping from words to their rows in `vectors`; a word that occurs several times has its first row."""
+        """Return a mapping from words to rows in `vectors`; a word that occurs more than once has its first row."""
         return {word: number for number, word in reversed(list(enumerate(self.words)))}
 
     def vector(self, word: str) -> Array | None:
-        """Return the vector of a word, (width,), from its n-grams if it is not in the vocabulary; None if it has none.
+        """Return the vector of a word, (width,), computed from n-grams if it is unknown; None if it has no vector.
 
         >>> vectors = WordVectors(["cat"], np.ones((1, 2), dtype=np.float32))
         >>> vectors.vector("cat").tolist(), vectors.vector("dog")
@@ -125,7 +125,8 @@ def _open(path: Path) -> Iterator[Any]:
         advice = "download or compress it again"
         raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except OSError as error:
-        raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+        reason = error.strerror or error
+        raise PretuneError(f"{path}: the file cannot be read ({reason}); check the path and the disk") from error
 
 
 def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
@@ -164,7 +165,7 @@ def _check_size(path: Path, rows: int, width: int) -> None:
 def _is_binary(content: bytes, width: int) -> bool:
     """Return whether the `content` that follows the header of a word2vec file is binary.
 
-    It is not if it begins with a line of a word and `width` numbers.
+    It is text if it begins with a line that consists of a word and `width` numbers.
     """
     line, whole, _ = content.partition(b"\n")
     fields = line.rstrip().rsplit(b" ", width)[1:] if whole else line.split(b" ")[1:-1]

@@ -39,9 +39,9 @@ ROLES: dict[str, Sequence[str]] = {
 class CandidateLists(Examples):
     """The requests of a file, such as search queries, each with a list of candidates to re-rank.
 
-    All other attributes have one entry per request: `items` the candidates in the order of the file, `orders` their
-    indices in the initial ranking, best first, `features` the numeric features of the candidates, (candidates,
-    features), and `relevances` the relevance of each candidate; None if unknown. `names` are the names of the features.
+    For each request, `items` has the candidates in the order of the file, `orders` their indices in the initial
+    ranking, best first, `features` their numeric features, (candidates, features), and `relevances`, if known, their
+    relevance. `names` are the names of the features.
     """
 
     requests: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class CandidateLists(Examples):
 
 
 def list_rows(file: Path, request: str | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield (line number, row) for each request of a table; each cell of the row is a list with a value per candidate.
+    """Yield (line number, row) for each request of a table, with the values of its candidates as lists in the cells.
 
     If the table has one row per candidate, the rows with the same value in the column `request` (by default, a column
     with a usual name) are joined. A row whose cells are lists already contains all candidates of a request.

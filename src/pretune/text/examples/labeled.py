@@ -62,7 +62,7 @@ class LabeledRows(Examples):
         return [row for row, texts in enumerate(zip(*sides, strict=True)) if not any(text.strip() for text in texts)]
 
     def spelled_missing(self) -> list[int]:
-        """Return the indices of rows in which every text that is not blank spells a missing value, such as NaN."""
+        """Return the indices of rows that are not blank but whose texts only spell a missing value, such as NaN."""
         sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
         missing = ("", *MISSING_VALUES)
         rows = (row for row, texts in enumerate(zip(*sides, strict=True)) if any(text.strip() for text in texts))
@@ -357,7 +357,7 @@ class LabeledTable:
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return the text in the column `name` of a row, "" if the cell is null; raise an error if the column is missing.
+        """Return the text in the column `name` of a row, "" if the cell is null; raise an error if it is missing.
 
         `line` is the line number of the row, for errors.
         """
@@ -392,7 +392,7 @@ def advise_options(advice: str, roles: Iterable[str]) -> str:
 def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None, otherwise: str = "") -> None:
     """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, only log them.
 
-    With `drop=None`, the error does not recommend to leave the rows out, because that is not possible. `otherwise` is
+    With `drop=None`, the error does not recommend leaving the rows out, because that is not possible. `otherwise` is
     further advice at the end of the error.
     """
     if not drop:

@@ -49,5 +49,5 @@ def resample_store(store: Store, documents: Array, tokenizer: Tokenizer, sampled
 
 
 def _split_ids(ids: Array, lengths: Array) -> list[Array]:
-    """Split the concatenated token ids of texts into one array per text; `lengths` has the number of ids of each text."""
+    """Split the concatenated token ids of texts into one array per text; `lengths` has the length of each text."""
     return np.split(ids, np.cumsum(lengths)[:-1])

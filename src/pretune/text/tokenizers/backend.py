@@ -86,7 +86,7 @@ def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the `tokenizers` library from the text of a tokenizer.json; `where` is the file, for errors."""
+    """Build a tokenizer of the `tokenizers` library from the content of a tokenizer.json; `where` is its path."""
     content = parse_tokenizer_json(text, where)
     model = content.get("model")
     if not isinstance(model, dict):

@@ -124,7 +124,7 @@ class SampledTokenizer(Tokenizer):
             yield pieces
 
     def _variant(self, unit: str, variant: int) -> Pieces:
-        """Return the sample number `variant` of the segmentation of a unit (word) in this epoch.
+        """Return one of the segmentations of a unit (word) that are sampled in this epoch, the one numbered `variant`.
 
         The unit is not sampled if it is very long, or if some of its characters are not in the vocabulary.
         """
@@ -141,7 +141,7 @@ class SampledTokenizer(Tokenizer):
 
 
 class SubwordRegularization:
-    """Makes, for each epoch of training, a tokenizer that samples the segmentations of words (see `SubwordSampling`)."""
+    """Makes, for each epoch of training, a tokenizer that samples segmentations of words (see `SubwordSampling`)."""
 
     def __init__(self, tokenizer: Tokenizer, settings: SubwordSampling) -> None:
         """Prepare the sampling; raise an error if the settings do not apply to the kind of the tokenizer."""

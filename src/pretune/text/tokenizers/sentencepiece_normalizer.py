@@ -4,8 +4,9 @@ A .model file contains its rules as a compiled map from character sequences to r
 applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
 Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So a separator is inserted
 before every character that would extend a grapheme cluster, so that `Precompiled` sees one character at a time, and
-canonical composition (NFC) replaces the rules for several characters. Where SentencePiece does not compose (after precomposed
-characters, after ligatures, and where marks are not in canonical order), a second separator stays until NFC is done.
+canonical composition (NFC) replaces the rules for several characters. Where SentencePiece does not compose (after
+precomposed characters, after ligatures, and where marks are not in canonical order), a second separator stays until NFC
+is done.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression that matches before a combining mark that the rules join with the preceding character."""
+    """Return a regular expression that matches before a combining mark that is joined with the preceding character."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed

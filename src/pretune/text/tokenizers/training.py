@@ -386,7 +386,7 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _split_words(backend: tokenizers.Tokenizer, table: Mapping[str, int]) -> Counter[str]:
-    """Return the counts of the words into which a backend splits the words that `table` counts, after normalization."""
+    """Normalize and split the words that `table` counts with a backend; return the counts of the resulting words."""
     counts: Counter[str] = Counter()
     for word, count in table.items():
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):

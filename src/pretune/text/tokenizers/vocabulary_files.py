@@ -450,7 +450,7 @@ def _mark_specials(
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
     """Return a copy of a backend that adds a template's special tokens around texts.
 
-    If it already does so, or if one of the special tokens is missing, the backend itself is returned.
+    If the backend already adds them, or lacks one of them, the backend itself is returned.
     """
     used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
