@@ -78,7 +78,9 @@ def dialogue_state(dialogues: Sequence[Any], expected: Sequence[str], predicted:
 
 
 def parse_state_change(text: str) -> dict[str, str]:
-    """Return the slots with new values in a change of state, which are listed before the semicolon.
+    """Parse a change of a dialogue state, and return a mapping from slots to new values.
+
+    The slots are listed before the semicolon.
 
     >>> parse_state_change("food: thai, area: north; phone")
     {'food': 'thai', 'area': 'north'}

@@ -1,8 +1,8 @@
 """Importance of attention heads by masking (Michel et al., 2019, *Are Sixteen Heads Really Better than One?*).
 
-The importance of a head is the increase of the loss when its output is set to 0 and everything else stays unchanged: positive if the
-model needs the head, about 0 if it does not, and negative if the model is better without the head. `compression.importance` estimates
-this increase from gradients.
+The importance of a head is the increase of the loss when its output is set to 0 and everything else stays unchanged:
+positive if the model needs the head, about 0 if it does not, and negative if the model is better without the head.
+`compression.importance` estimates this increase from gradients.
 """
 
 from __future__ import annotations

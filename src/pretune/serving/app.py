@@ -89,12 +89,12 @@ def add_operations_routes(app: FastAPI, registry: ModelRegistry) -> None:
 
     @app.get("/health", response_model=schemas.StatusResponse)
     async def health() -> dict[str, str]:
-        """Return that the server is alive."""
+        """Report that the server is alive."""
         return {"status": "alive"}
 
     @app.get("/ready", response_model=schemas.StatusResponse, responses={503: {"model": schemas.ErrorResponse}})
     async def ready() -> dict[str, str]:
-        """Return `{"status": "ready"}` if all models can answer requests, else status 503 with the names of those that cannot."""
+        """Return `{"status": "ready"}` if all models can answer requests, else status 503 and the models that cannot."""
         if not registry.is_ready:
             waiting = [name for name, model in registry.models.items() if not model.is_ready]
             raise RequestError(503, f"not ready: {', '.join(waiting)}", headers={"Retry-After": "2"})

@@ -89,7 +89,7 @@ async def infer_only(registry: Registry, body: schemas.InferenceBody) -> Respons
 def guess_task(model: ServedModel, inputs: Any) -> str:
     """Return the task of a request that does not name one, such as "text-classification".
 
-    Inputs with fields determine the task; for inputs that are texts, it is the first task that the model can do.
+    If the inputs are an object, its fields determine the task; for texts, it is the first task that the model can do.
     """
     can = model.facts["capabilities"]
     if isinstance(inputs, Mapping):
@@ -134,7 +134,7 @@ def parse_texts(inputs: Any) -> tuple[list[str], bool]:
 
 
 def whole(parameters: Parameters, name: str, default: int) -> int:
-    """Return the parameter `name` of a request, a positive integer; `default` is used if the request does not have it."""
+    """Return the parameter `name` of a request, a positive integer; `default` is used if it is missing."""
     value: int = parse(int, parameters.get(name, default), f"parameters.{name}")
     if not 1 <= value <= schemas.MAX_TOP_K:
         raise RequestError(422, f"parameters.{name}: give a number from 1 to {schemas.MAX_TOP_K}", f"parameters.{name}")
@@ -193,7 +193,7 @@ async def translate(model: ServedModel, inputs: Any, parameters: Parameters) -> 
 
 
 async def fill(model: ServedModel, inputs: Any, parameters: Parameters) -> Any:
-    """Return the most probable tokens for the mask of each text; a text with several masks has a list for each."""
+    """Return the most probable tokens for the mask of each text; a text with several masks has one list per mask."""
     texts, several = parse_texts(inputs)
     options = {"top_k": whole(parameters, "top_k", 5), "sequences": True}
     found = []

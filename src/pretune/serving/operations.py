@@ -1,8 +1,8 @@
 """The operations of models, computed for batches in a worker process: predict, tag, answer, fill, embed, and so on.
 
-A function `load_…` loads each operation from an open model, or raises an error if the model cannot do it. The operation is a
-function of a batch of items and of options that apply to all items. It returns one result per item, in order: a value that can
-be written as JSON, or an error if the item is invalid.
+A function `load_…` loads each operation from an open model, or raises an error if the model cannot do it. The operation
+is a function of a batch of items and of options that apply to all items. It returns one result per item, in order: a
+value that can be written as JSON, or an error if the item is invalid.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def load_predict(opened: OpenModel) -> Operation:
 
 
 def load_tag(opened: OpenModel) -> Operation:
-    """Load the operation that tags words; items have a `text`, and results have spans with character offsets in that text."""
+    """Load the operation that tags words; items have a `text`, and results have spans with character offsets."""
     model, task = load_task(opened, ["tag"])
     if task.unwrapped.predicate is not None:
         raise PretuneError(
@@ -150,10 +150,7 @@ def load_fill(opened: OpenModel) -> Operation:
 
 
 def add_sequences(filler: MaskFiller, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the result for a masked text, with two additions to each candidate for a mask.
-
-    They are its token id, and the text in which it replaces the mask.
-    """
+    """Return the result for a masked text, with the token id and the filled text added to each candidate for a mask."""
     ids = filler.encode(row["text"])
     tokenizer = filler.model.require_tokenizer()
     for place, candidates in zip(filler.find_gaps(row["text"], ids), row["gaps"], strict=True):

@@ -101,7 +101,7 @@ def check_length(text: str, field: str, limits: ServingLimits) -> None:
 
 
 def decoding_options(body: BaseModel, limits: ServingLimits, names: Sequence[str]) -> dict[str, Any]:
-    """Return the decoding settings called `names` that a body sets; raise an error if they exceed the limits."""
+    """Return the decoding settings called `names` of a request body; raise an error if they exceed the limits."""
     options = body.model_dump(include=set(names), exclude_defaults=True)
     options["max_new_tokens"] = tokens = body.max_new_tokens  # type: ignore[attr-defined]
     if tokens > limits.max_new_tokens:

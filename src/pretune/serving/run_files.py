@@ -61,7 +61,7 @@ def is_finite(value: Any) -> bool:
 
 
 def model_signature(reference: str) -> Signature:
-    """Return the names, modification times, and sizes of a model's files; if they differ later, the model has changed."""
+    """Return the names, modification times, and sizes of a model's files, to detect when the files change."""
     try:
         files = [path for path in find_folder(reference).rglob("*") if path.suffix in MODEL_FILES]
         facts = [(path, path.stat()) for path in files]

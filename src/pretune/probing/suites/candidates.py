@@ -205,9 +205,9 @@ def drop_rare_labels(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def make_task(name: str, group: str, candidates: Sequence[Candidate]) -> ProbingTask:
-    """Return the probing task with the given examples.
+    """Return a probing task with the given candidates as its examples.
 
-    Raises UnusableTaskError if there are fewer than two labels, or if a split is empty.
+    Raise UnusableTaskError if there are fewer than two labels, or if a split is empty.
     """
     examples = [ProbingExample(c.text, c.label, c.split, c.spans, c.pair) for c in candidates if c.split]
     task = ProbingTask(name, group, examples)

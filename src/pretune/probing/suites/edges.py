@@ -165,9 +165,10 @@ def read_edge_targets(file: str | Path) -> Iterator[Edge]:
 
 
 def _read_span(target: dict[str, Any], key: str, words: list[Span], place: str) -> Span:
-    """Return the start and end character of the span that a target has under `key` (span1 or span2) as word indices.
+    """Return the start and end character of a span of a target, which is given as word indices.
 
-    `words` has the start and end character of each word; `place` is the file and line for error messages.
+    `key` is the key of the span, span1 or span2; `words` has the start and end character of each word; `place` is the
+    file and line for error messages.
     """
     match target.get(key):
         case [int() as begin, int() as end] if 0 <= begin < end <= len(words):
