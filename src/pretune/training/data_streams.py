@@ -42,10 +42,12 @@ class DataStream:
     epoch: int = 0
     index: int = 0
     taken: int = 0  # packs so far, over all epochs
+    first_epoch: int = field(init=False)
     epoch_data: Callable[[int], Data] | None = None  # the data of an epoch, if they differ from epoch to epoch
     _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self.first_epoch = self.epoch
         if self.packing.fixed and self.packing.sequences == UNLIMITED:
             # The largest number of sequences in a pack, and a few more: kernels run over every slot, including empty ones.
             # Epochs after the first start inside documents, and their packs hold more sequences.
@@ -74,6 +76,10 @@ class DataStream:
             data = self.data if self.epoch_data is None else self.epoch_data(epoch)
             self._epochs[epoch] = self.joint.arrange(data, self.packing, EpochRandom(self.seed, epoch))
         return self._epochs[epoch]
+
+    def epochs_read(self) -> float:
+        """Return how many epochs the batches so far make up."""
+        return self.epoch - self.first_epoch + (self.index / len(self.epoch_plan(self.epoch)) if self.index else 0.0)
 
     @property
     def capacity(self) -> Capacity | None:
@@ -133,6 +139,10 @@ class DataStreams:
     def batch(self, pack: Pack, progress: float) -> Batch:
         """Build the batch at the position `pack` (data stream, epoch, index), for a training progress of 0 to 1."""
         return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
+
+    def epochs_read(self) -> float:
+        """Return how many epochs the batches so far make up, over all data streams."""
+        return sum(stream.epochs_read() for stream in self.streams)
 
     def state(self) -> list[dict[str, int]]:
         """Return the positions of all data streams, to be saved in a checkpoint."""

@@ -19,7 +19,7 @@ from pretune.runtime.recipe import merge_recipes, read_recipe
 
 MALFORMED = 0.01  # share of unreadable training rows above which a file is refused
 NAMED = 3  # unreadable rows that are reported one by one
-EXTRA = ("id", "group", "categories", "gold")  # roles that only metrics and submissions use
+EXTRA = ("id", "group", "categories", "gold", "predicate")  # roles that metrics, submissions or options of tasks use
 ANSWERS = ("label", "answers")  # roles that test rows may lack
 Row = dict[str, Any]
 Column = str | int | Sequence[str | int]  # name or number; several columns are joined
