@@ -138,7 +138,7 @@ def prepare_training(
         objective_schedule=objectives,
         size_warmup=plan.batch.size_warmup,
         epoch_data=epochs_of_sampled_subwords(
-            data, plan.batch.subword_sampling, plan.seed, corpora and corpora.epoch_data(data)
+            data, plan.batch.subword_sampling, plan.seed, None if corpora is None else corpora.epoch_data(data)
         ),
     )
     rank_consistency.warn_of_idle_processes(world, streams)
