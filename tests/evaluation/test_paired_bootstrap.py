@@ -66,7 +66,9 @@ def example_answers(name: str, seed: int) -> tuple[list[dict[str, Any]], list[di
         return [{"label": change, "group": i // 4} for i, change in enumerate(changes[:40])], [
             {"answer": change} for change in changes[40:]
         ]
-    if name in ("bleu", "chrf", "exact_match", "nf1", "cf1", "mean_rouge", "bleu_lowercase") or name.startswith("rouge"):
+    if name in ("bleu", "chrf", "exact_match", "nf1", "cf1", "mean_rouge", "bleu_lowercase") or name.startswith(
+        "rouge"
+    ):
         predicted = chance.random(40) < 0.5
         return [{"label": w} for w in words[:40]], [
             {"answer": w if same else w[2:]} for w, same in zip(words, predicted, strict=False)
