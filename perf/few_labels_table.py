@@ -36,8 +36,8 @@ percent: mean ± standard deviation over draws. Texts are cut at 600 characters.
 {machines}
 
     python perf/few_labels.py pack DATA --data few_labels.xz
-    python perf/few_labels.py run --data few_labels.xz --models {models} --out results.jsonl
-    python perf/few_labels.py table results.jsonl --page docs/measurements/few-labels.md
+    python perf/few_labels.py run --data few_labels.xz --models {models} --out results.csv
+    python perf/few_labels.py table results.csv --page docs/measurements/few-labels.md
 
 A method is **within noise of the best** of a cell (a set, a model, a number of labels) if the mean of the paired differences to the best
 method over draws is not larger than their standard error times the 95 % quantile of Student's t. A run is **below the majority** if its score is lower
@@ -199,6 +199,29 @@ def last_of_each(lines: Iterable[Line]) -> list[Line]:
     """Return the last line of each run: one that was repeated after a failure counts once."""
     keys = ("set", "model", "n", "draw", "method")
     return list({tuple(line[key] for key in keys): line for line in lines}.values())
+
+
+def estimate(rows: Sequence[Line], jobs: int, minutes: float, speed: float) -> str:
+    """Return how many comparisons of all methods fit into `minutes` of `jobs` processes, by the seconds of earlier runs.
+
+    A comparison is a set, a number of labels, a model, and a draw; runs without a model count half, as two models share them.
+    """
+    done = [row for row in last_of_each(rows) if "score" in row]
+    cost: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for row in done:
+        cost[row["method"], row["model"], row["n"]].append(row["seconds"] + row["predict_seconds"])
+    sizes, models = sorted({row["n"] for row in done}), models_of(done)
+    table_rows, totals = [], []
+    for model in models:
+        for n in sizes:
+            own = {method: mean(cost[method, model, n]) for method in METHODS if (method, model, n) in cost}
+            own |= {method: mean(cost[method, "-", n]) / len(models) for method in METHODS if (method, "-", n) in cost}
+            totals.append(sum(own.values()) / speed)
+            seconds = [f"{own[method]:.0f}" if method in own else "–" for method in methods_of(done)]
+            table_rows.append([model, str(n), *seconds, f"{totals[-1]:.0f}"])
+    fits = 60 * minutes * jobs / mean(totals)
+    header = ["model", "labels", *methods_of(done), "together"]
+    return f"{table(header, table_rows, words=1)}\n\n{fits:.0f} comparisons fit into {minutes:g} minutes of {jobs} jobs"
 
 
 def figure(lines: Sequence[Line], model: str, file: Path) -> None:

@@ -57,7 +57,14 @@ from pretune.training.jobs.finetuning import (
 )
 from pretune.training.jobs.finetuning_defaults import default_pooling, finetuning_defaults
 from pretune.training.jobs.head_fitting import pooled_vectors, regression_targets
-from pretune.training.jobs.linear_models import CrossValidated, Kind, cross_validate, losses, predictions
+from pretune.training.jobs.linear_models import (
+    TEMPERATURES,
+    CrossValidated,
+    Kind,
+    cross_validate,
+    losses,
+    predictions,
+)
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.recipe_sections import Budget, Optimizer
 from pretune.training.run_folder import RECIPE, RESULTS, Run, copy_run_files, finish_run, remove_if_refused, start_run
@@ -78,8 +85,6 @@ PERFECT = 0.985  # the score of a cheap strategy beyond which no other is tried
 MARGIN = 0.05  # by which the last layer alone must be better than several layers, which usually are
 TOP_LAYERS = 3  # that a classifier reads after contrastive tuning
 SHARES = (0.0, 0.25, 0.5, 0.75)  # of the bag of words, beside a network
-TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
-PULLS = (0.0, 0.25, 0.5, 0.75, 1.0)  # toward the shares of the classes
 CURVE = (0.25, 0.5, 1.0)  # shares of the rows at which the learning curve is measured
 
 
@@ -270,18 +275,37 @@ def run_comparison(plan: FinetuningJob, material: TaskData, start: float) -> tup
 
 
 def choose_attempt(comparison: Comparison, attempts: Sequence[Attempt]) -> Attempt:
-    """Return the attempt with the lowest loss, or one that trained the encoder if its loss is not clearly higher.
+    """Return the attempt with the lowest loss, or a stronger one whose loss is not clearly higher.
 
-    "Clearly" is one standard error of the difference. In cross-validation, every attempt learns from a part of the rows;
-    the winner learns from all rows, and attempts that train the encoder gain more from the additional rows.
+    An attempt that trained the encoder is stronger than one on frozen features, and that one than a bag of words: in
+    cross-validation, every attempt learns from a part of the rows; the winner learns from all rows, and attempts that
+    train the encoder gain more from the additional rows. For few rows, noise would often choose a bag of words.
     """
-    best = min(attempts, key=lambda attempt: attempt.loss)
-    trained = [attempt for attempt in attempts if attempt.candidate.strategy != "features"]
-    if not trained:
-        return best
-    favored = min(trained, key=lambda attempt: attempt.loss)
-    difference = comparison.losses(favored.predicted) - comparison.losses(best.predicted)
-    return favored if difference.mean() <= difference.std() / len(difference) ** 0.5 else best
+    strongest = max(map(strength, attempts))
+    best = min((one for one in attempts if strength(one) == strongest), key=lambda one: one.loss)
+    for level in range(strongest - 1, -1, -1):
+        others = [one for one in attempts if strength(one) == level]
+        other = min(others, key=lambda one: one.loss, default=best)
+        if clearly_lower(comparison.losses(other.predicted), comparison.losses(best.predicted)):
+            best = other
+    return best
+
+
+def strength(attempt: Attempt) -> int:
+    """Return how much of a model an attempt uses: 0 for a bag of words, 1 for frozen features, 2 for a trained encoder."""
+    if attempt.share == 1:
+        return 0
+    return 1 if attempt.candidate.strategy == "features" else 2
+
+
+def clearly_lower(some: Array, others: Array) -> bool:
+    """Return whether losses of rows, (rows,), are lower than other losses of these rows by more than a standard error.
+
+    >>> clearly_lower(np.array([0.1, 0.2, 0.1]), np.array([0.5, 0.7, 0.6])), clearly_lower(np.zeros(2), np.zeros(2))
+    (True, False)
+    """
+    difference = others - some
+    return bool(difference.mean() > difference.std() / len(difference) ** 0.5)
 
 
 def try_candidates(comparison: Comparison, effort: str) -> Iterator[Attempt]:
@@ -343,12 +367,23 @@ def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True)
 
 
 def calibrate(comparison: Comparison, predicted: Array) -> Calibration:
-    """Return the calibration that minimizes the mean loss of predictions for all rows."""
+    """Return the temperature that minimizes the mean loss of predictions for all rows.
+
+    If it is clearly better, predictions are also pulled toward the shares of the classes. "Clearly" matters: with few
+    rows and a model that hardly learns, the majority class has the lowest loss even if it is the majority by accident.
+    """
     if comparison.kind == "number":
         return Calibration()
-    options = [Calibration(1 / t, pull) for t in TEMPERATURES for pull in PULLS]
     frequencies, kind = comparison.frequencies, comparison.kind
-    return min(options, key=lambda one: comparison.losses(one.apply(predicted, frequencies, kind)).mean())
+
+    def row_losses(calibration: Calibration) -> Array:
+        return comparison.losses(calibration.apply(predicted, frequencies, kind))
+
+    plain, pulled = (
+        min((Calibration(1 / t, pull) for t in TEMPERATURES), key=lambda one: row_losses(one).mean())
+        for pull in (0.0, 1.0)
+    )
+    return pulled if clearly_lower(row_losses(pulled), row_losses(plain)) else plain
 
 
 def with_features(objective: str, layers: str, pooling: str) -> str:
