@@ -43,6 +43,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -51,7 +52,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, NamedTuple
 
 from common import machine
-from few_labels_data import SOURCES, LabeledSet, pack, unpack
+from few_labels_data import SOURCES, TEST, LabeledSet, pack, unpack
 from few_labels_methods import LIBRARIES, METHODS, WITHOUT_MODEL, Trial, applies, score, without_labels
 from few_labels_results import add_row, read_rows
 
@@ -128,7 +129,7 @@ def first(scores: dict[str, float]) -> float:
     return next(iter(scores.values()))
 
 
-def work(link: Connection, cores: list[int], data: Path, device: str, log: Path) -> None:
+def work(link: Connection, cores: list[int], data: Path, test_rows: int, device: str, log: Path) -> None:
     """Run the jobs that arrive over `link`, on these cores only, and send back their results."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
@@ -143,7 +144,7 @@ def work(link: Connection, cores: list[int], data: Path, device: str, log: Path)
     about: dict[str, Any] = {**machine(), "cpu": cpu_name(), "device": device, "cores": len(cores)}
     if find_spec("setfit"):
         about["setfit"] = version("setfit")
-    sets = unpack(data)
+    sets = {name: replace(one, test=one.test[:test_rows]) for name, one in unpack(data).items()}
     while (job := link.recv()) is not None:
         link.send({**run_job(job, sets[job.cell.set], device), **about})
 
@@ -159,7 +160,8 @@ class Worker:
     """A process that runs jobs on its own cores; it is started anew after a crash or a timeout."""
 
     def __init__(self, cores: list[int], options: argparse.Namespace) -> None:
-        self.arguments = (cores, options.data, options.device, Path(gettempdir()) / f"{options.out.stem}.{cores[0]}.log")
+        log = Path(gettempdir()) / f"{options.out.stem}.{cores[0]}.log"
+        self.arguments = (cores, options.data, options.test_rows, options.device, log)
         self.timeout = options.timeout
         self.process: Any = None
 
@@ -258,12 +260,16 @@ def main() -> None:
     one.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     one.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     one.add_argument("--draws", type=int, default=5)
+    one.add_argument("--test-rows", type=int, default=TEST, help="at most so many test rows, for a quick look")
     one.add_argument("--jobs", type=int, default=1)
     one.add_argument("--cores-per-job", type=int, default=2)
     one.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     one.add_argument("--timeout", type=float, default=3600, help="seconds after which a run counts as failed")
     one.add_argument(
-        "--max-seconds", type=float, default=float("inf"), help="stop after so many seconds; what runs then is not counted"
+        "--max-seconds",
+        type=float,
+        default=float("inf"),
+        help="stop after so many seconds; what runs then is not counted",
     )
     one.add_argument("--retry", action="store_true", help="repeat runs that failed")
     one.add_argument(

@@ -31,7 +31,9 @@ def read_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     rows = []
     for file in files:
         with file.open(encoding="utf-8", newline="") as stream:
-            rows += [{key: convert(key, value) for key, value in row.items() if value} for row in csv.DictReader(stream)]
+            rows += [
+                {key: convert(key, value) for key, value in row.items() if value} for row in csv.DictReader(stream)
+            ]
     return rows
 
 

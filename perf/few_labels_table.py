@@ -16,21 +16,23 @@ from few_labels_methods import METHODS
 Line = dict[str, Any]
 Scores = dict[str, dict[int, float]]  # by method and draw
 CONFIDENCE = 0.95
+OURS = ("ours", "ours, quick")
+NOTES = "## Notes\n"  # the heading of what is written by hand
 COLORS = {
-    "ours": "#d62728", "embed+LR": "#1f77b4", "TF-IDF+LR": "#2ca02c", "SetFit": "#9467bd", "Trainer": "#ff7f0e",
+    "ours": "#d62728", "ours, quick": "#8c564b", "embed+LR": "#1f77b4", "TF-IDF+LR": "#2ca02c", "SetFit": "#9467bd", "Trainer": "#ff7f0e",
     "majority": "#7f7f7f",
 }  # fmt: skip
 
 PAGE = """# Few labels
 
 What {runs} gave on {sets} public labeled sets with {sizes} labels, beside other ways to use them. `ours` is
-`pretune.finetune(model, rows, out=…)` with default options. `embed+LR` is logistic regression on frozen embeddings (ridge regression for
+`pretune.finetune(model, rows, out=…)` with default options, `ours, quick` with `effort="quick"`, which trains no encoder. `embed+LR` is logistic regression on frozen embeddings (ridge regression for
 similarity) and `TF-IDF+LR` on words and pairs of words, both with the regularization chosen by cross-validation; of pairs they see both
 vectors, their difference and product, and their cosine; of tags, each word with its neighbors. `SetFit` is the package `setfit` and
 `Trainer` that of `transformers`, each with its defaults{capped}. `majority` always answers the most frequent class of the training rows.
 
 Labels are drawn at random from a pool of training rows, {draws} times; if a class is missing, one row of it replaces another. Test rows are
-fixed, up to 1,000 of the official test or dev set. Scores are accuracy, for STS-B Spearman's correlation, and for tags entity F1, in
+fixed, up to {test_rows:,} of the official test or dev set. Scores are accuracy, for STS-B Spearman's correlation, and for tags entity F1, in
 percent: mean ± standard deviation over draws. Texts are cut at 600 characters. Each run had {cores}; seconds are those of training.
 
 {machines}
@@ -162,17 +164,17 @@ def score_table(lines: Sequence[Line], model: str) -> str:
             values = [100 * value for value in scores[method].values()]
             text = f"{mean(values):.1f} ± {spread(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
             row.append(f"**{text}**" if method == best else text)
-        if "ours" in scores:
-            row.append("yes" if within_noise(scores["ours"], scores[best]) else f"no, {gap(scores, best):+.1f}")
+        if own := next((method for method in OURS if method in scores), None):
+            row.append("yes" if within_noise(scores[own], scores[best]) else f"no, {gap(scores, own, best):+.1f}")
         else:
             row.append("–")
         rows.append(row)
     return table(["set", "labels", *methods, "ours within noise of the best"], rows, words=1)
 
 
-def gap(scores: Scores, best: str) -> float:
-    """Return by how many points our mean differs from that of the best method."""
-    return 100 * (mean(scores["ours"].values()) - mean(scores[best].values()))
+def gap(scores: Scores, own: str, best: str) -> float:
+    """Return by how many points the mean of the method `own` differs from that of the best method."""
+    return 100 * (mean(scores[own].values()) - mean(scores[best].values()))
 
 
 def failures(lines: Iterable[Line]) -> str:
@@ -249,10 +251,10 @@ def figure(lines: Sequence[Line], model: str, file: Path) -> None:
                 [100 * spread(values) / math.sqrt(len(values)) for _, values in points],
                 color=COLORS[method],
                 linestyle="--" if method == "majority" else "-",
-                linewidth=2.2 if method == "ours" else 1.2,
+                linewidth=2.2 if method in OURS else 1.2,
                 marker=None if method == "majority" else "o",
                 markersize=3.5,
-                zorder=3 if method == "ours" else 2,
+                zorder=3 if method in OURS else 2,
             )
         panel.set_title(f"{name} ({METRICS[kinds[name]]})", fontsize=9)
         panel.set_xscale("log")
@@ -272,7 +274,7 @@ def figure(lines: Sequence[Line], model: str, file: Path) -> None:
 
 
 def write_page(lines: Sequence[Line], page: Path) -> None:
-    """Write the page with its tables, and one figure per model beside it."""
+    """Write the page with its tables, and one figure per model beside it; notes that it has, written by hand, are kept."""
     lines = last_of_each(lines)
     models = models_of(lines)
     measured = [line for line in lines if "date" in line]
@@ -291,6 +293,7 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
         sets=len({line["set"] for line in lines}),
         sizes=", ".join(str(n) for n in sorted({line["n"] for line in lines})),
         draws=len({line["draw"] for line in lines}),
+        test_rows=max(line["test_rows"] for line in lines if "test_rows" in line),
         cores=" or ".join(f"{n} cores" for n in cores),
         capped=f" (SetFit with at most {', '.join(map(str, steps))} steps)" if steps else "",
         machines=" ".join(machines),
@@ -304,4 +307,6 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
         parts += [f"![Score against the number of labels, {model}]({picture.name})", score_table(lines, model)]
     if problems := failures(lines):
         parts += ["## Failed runs", problems]
+    notes = page.read_text(encoding="utf-8").partition(NOTES)[2] if page.exists() else ""
+    parts += [NOTES + notes.rstrip()] if notes else []
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

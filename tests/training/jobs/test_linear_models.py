@@ -111,7 +111,9 @@ def test_few_rows_with_a_weak_signal_do_not_become_the_majority_class() -> None:
 def test_an_average_is_the_model_of_averaged_outputs() -> None:
     x, y = planted(30, 5)
     average = fit_average(x, y, "classes", 2, {0.01: 0.25, 10.0: 0.75})
-    parts = [share * fit_linear(x, y, "classes", 2, strength).outputs(x) for strength, share in ((0.01, 0.25), (10.0, 0.75))]
+    parts = [
+        share * fit_linear(x, y, "classes", 2, strength).outputs(x) for strength, share in ((0.01, 0.25), (10.0, 0.75))
+    ]
     np.testing.assert_allclose(average.outputs(x), sum(parts), atol=1e-10)
 
 

@@ -248,7 +248,7 @@ def test_calibration() -> None:
 
 
 @pytest.mark.parametrize(("first", "pulled"), [(13, False), (20, True)])
-def test_predictions_are_pulled_toward_the_majority_only_if_it_clearly_is_one(first: int, pulled: bool) -> None:
+def test_predictions_are_pulled_toward_a_majority_only_if_it_is_a_clear_one(first: int, pulled: bool) -> None:
     """13 of 25 rows of one class are an accident, 20 are not; the predictions say nothing."""
     random = np.random.default_rng(0)
     targets = np.array([0] * first + [1] * (25 - first))

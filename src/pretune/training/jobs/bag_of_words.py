@@ -18,7 +18,11 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.training.jobs.linear_models import CrossValidated, Kind, cross_validate, fit_average
 
 MOST_FEATURES = 50_000  # of each analyzer
-STRENGTHS = (0.3, 3.0, 30.0)  # inverse regularization
+STRENGTHS = (
+    3.0,
+    30.0,
+    300.0,
+)  # inverse regularization; TF-IDF vectors are short, so weak regularization suits few rows
 TEXT_ANALYZERS: tuple[tuple[Analyzer, ...], ...] = (("words",), ("words", "characters"))
 PAIR_ANALYZERS: tuple[tuple[Analyzer, ...], ...] = (("words", "pair_words"), ("pair_words",))
 

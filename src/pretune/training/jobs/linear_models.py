@@ -183,13 +183,30 @@ def cross_validate(
             counts = None if weights is None else weights[learned]
             for number, strength in enumerate(strengths):
                 model = fit_linear(x, targets[learned], kind, outputs, strength, counts)
-                found[number, held_out] = model.outputs(other)
+                outputs_there = model.outputs(other)
+                present = np.unique(targets[learned])
+                found[number, held_out] = (
+                    without_missing(outputs_there, present) if kind == "classes" else outputs_there
+                )
     likelihoods = np.array([log_likelihood(each, targets, kind) for each in found])
     shares = np.exp(likelihoods - likelihoods.max())
     shares /= shares.sum()
     predicted = predictions(np.tensordot(shares, found, 1), kind)
     by_strength = dict(zip(strengths, shares.tolist(), strict=True))
     return CrossValidated(by_strength, predicted, float(losses(predicted, targets, kind).mean()))
+
+
+def without_missing(logits: Array, present: Array) -> Array:
+    """Return logits, (rows, classes), in which a class without training examples is as likely as the least likely other one.
+
+    In cross-validation, a row of a class with a single example cannot be predicted; its loss would outweigh all others.
+
+    >>> without_missing(np.array([[2.0, 1.0, -20.0]]), np.array([0, 1])).tolist()
+    [[2.0, 1.0, 1.0]]
+    """
+    found = np.repeat(logits[:, present].min(1, keepdims=True), logits.shape[1], 1)
+    found[:, present] = logits[:, present]
+    return found
 
 
 def log_likelihood(outputs: Array, targets: Array, kind: Kind) -> float:

@@ -6,11 +6,11 @@
     full fine-tuning        all weights
     LoRA                    low-rank adapters
 
-Each is also averaged with the bag of words, where that helps. The first two need seconds. Of the others, `normal` effort tries only
+Each is also averaged with the bag of words, where that clearly helps. The first two need seconds. Of the others, `normal` effort tries only
 the best one for most tasks: contrastive tuning for single texts, full fine-tuning for pairs and numbers. With `thorough` effort
 all are trained on a part of the rows first, and the best of them on the other parts (successive halving; Jamieson and Talwalkar, 2016).
 All are compared by the loss of their predictions for the same parts of the rows, which they have not seen, after calibration by one
-temperature. The winner is fitted to all rows.
+temperature. With few rows, this loss is noisy, so a weaker strategy wins only if its loss is clearly lower. The winner is fitted to all rows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ from pretune.training.jobs.finetuning_defaults import default_pooling, finetunin
 from pretune.training.jobs.head_fitting import pooled_vectors, regression_targets
 from pretune.training.jobs.linear_models import (
     TEMPERATURES,
-    CrossValidated,
     Kind,
     cross_validate,
     losses,
@@ -84,7 +83,7 @@ SURVIVORS = 2  # trained strategies that are tried on all parts
 PERFECT = 0.985  # the score of a cheap strategy beyond which no other is tried
 MARGIN = 0.05  # by which the last layer alone must be better than several layers, which usually are
 TOP_LAYERS = 3  # that a classifier reads after contrastive tuning
-SHARES = (0.0, 0.25, 0.5, 0.75)  # of the bag of words, beside a network
+SHARES = (0.25, 0.5, 0.75)  # of the bag of words, beside a network
 CURVE = (0.25, 0.5, 1.0)  # shares of the rows at which the learning curve is measured
 
 
@@ -308,6 +307,16 @@ def clearly_lower(some: Array, others: Array) -> bool:
     return bool(difference.mean() > difference.std() / len(difference) ** 0.5)
 
 
+def has_clear_majority(targets: Array) -> bool:
+    """Return whether the most frequent class leads the second one by more than two standard errors.
+
+    >>> has_clear_majority(np.array([0] * 13 + [1] * 12)), has_clear_majority(np.array([0] * 19 + [1] * 6))
+    (False, True)
+    """
+    second, first = np.sort(np.bincount(targets, minlength=2))[-2:]
+    return bool(first - second > 2 * (first + second) ** 0.5)
+
+
 def try_candidates(comparison: Comparison, effort: str) -> Iterator[Attempt]:
     """Try strategies in order of cost, and yield their attempts.
 
@@ -351,15 +360,16 @@ def calibrated_loss(comparison: Comparison, predicted: Array, rows: Array) -> fl
 def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True) -> Attempt:
     """Calibrate an attempt's predictions, and set its loss and its scores.
 
-    With `blend`, the predictions are averaged with those of the bag of words if this lowers the loss.
+    With `blend`, the predictions are averaged with those of the bag of words if this clearly lowers the loss.
     """
     attempt.calibration = calibrate(comparison, attempt.predicted)
     attempt.predicted = attempt.calibration.apply(attempt.predicted, comparison.frequencies, comparison.kind)
     if blend and comparison.bag is not None:
         words = comparison.bag.validated.predicted
         options = {share: (1 - share) * attempt.predicted + share * words for share in SHARES}
-        attempt.share = min(SHARES, key=lambda share: comparison.losses(options[share]).mean())
-        attempt.predicted = options[attempt.share]
+        best = min(SHARES, key=lambda share: comparison.losses(options[share]).mean())
+        if clearly_lower(comparison.losses(options[best]), comparison.losses(attempt.predicted)):
+            attempt.share, attempt.predicted = best, options[best]
     attempt.loss = float(comparison.losses(attempt.predicted).mean())
     parts = (np.flatnonzero(comparison.folds == fold) for fold in np.unique(comparison.folds))
     attempt.scores = [comparison.score(attempt.predicted, part) for part in parts]
@@ -369,8 +379,9 @@ def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True)
 def calibrate(comparison: Comparison, predicted: Array) -> Calibration:
     """Return the temperature that minimizes the mean loss of predictions for all rows.
 
-    If it is clearly better, predictions are also pulled toward the shares of the classes. "Clearly" matters: with few
-    rows and a model that hardly learns, the majority class has the lowest loss even if it is the majority by accident.
+    If one class is clearly the most frequent, predictions are also pulled toward the class frequencies, unless this is clearly worse.
+    Without a clear majority, they never are: for a model that hardly learns, always answering the most frequent class has the
+    lowest loss in cross-validation, even if this class is the most frequent one by accident.
     """
     if comparison.kind == "number":
         return Calibration()
@@ -383,7 +394,8 @@ def calibrate(comparison: Comparison, predicted: Array) -> Calibration:
         min((Calibration(1 / t, pull) for t in TEMPERATURES), key=lambda one: row_losses(one).mean())
         for pull in (0.0, 1.0)
     )
-    return pulled if clearly_lower(row_losses(pulled), row_losses(plain)) else plain
+    possible = kind == "classes" and comparison.weights is None and has_clear_majority(comparison.targets)
+    return pulled if possible and not clearly_lower(row_losses(plain), row_losses(pulled)) else plain
 
 
 def with_features(objective: str, layers: str, pooling: str) -> str:
@@ -432,7 +444,8 @@ def try_features(comparison: Comparison) -> Attempt:
         model = load_model(plan.model, None, ignore_mismatched=plan.ignore_mismatched)
         use_language(model, plan.language, plan.model)
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
-    found: list[tuple[Candidate, CrossValidated]] = []
+    rows = np.arange(len(comparison.rows))
+    found: list[tuple[Candidate, Array, float]] = []
     comparison.depth = model.backbone.depth
     candidates = feature_candidates(comparison)
     with progress("frozen features", total=len(candidates)) as bar:
@@ -451,13 +464,13 @@ def try_features(comparison: Comparison) -> Attempt:
                 vectors, comparison.targets, comparison.kind, comparison.outputs, comparison.folds,
                 weights=comparison.weights,
             )  # fmt: skip
-            found.append((candidate, validated))
+            found.append((candidate, validated.predicted, calibrated_loss(comparison, validated.predicted, rows)))
             bar.update(number + 1)
-    candidate, validated = found[0]
-    for other, result in found[1:]:
-        if result.loss < (1 - MARGIN) * validated.loss:
-            candidate, validated = other, result
-    return Attempt(candidate, validated.predicted, time.monotonic() - start)
+    candidate, predicted, loss = found[0]
+    for other in found[1:]:
+        if other[2] < (1 - MARGIN) * loss:
+            candidate, predicted, loss = other
+    return Attempt(candidate, predicted, time.monotonic() - start)
 
 
 def candidate_data(
