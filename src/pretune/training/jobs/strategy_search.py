@@ -84,6 +84,7 @@ PERFECT = 0.985  # the score of a cheap strategy beyond which no other is tried
 MARGIN = 0.05  # by which the last layer alone must be better than several layers, which usually are
 TOP_LAYERS = 3  # that a classifier reads after contrastive tuning
 SHARES = (0.25, 0.5, 0.75)  # of the bag of words, beside a network
+BAG_ERRORS = 2.0  # standard errors by which a bag of words must lower the loss of a network
 CURVE = (0.25, 0.5, 1.0)  # shares of the rows at which the learning curve is measured
 
 
@@ -285,7 +286,8 @@ def choose_attempt(comparison: Comparison, attempts: Sequence[Attempt]) -> Attem
     for level in range(strongest - 1, -1, -1):
         others = [one for one in attempts if strength(one) == level]
         other = min(others, key=lambda one: one.loss, default=best)
-        if clearly_lower(comparison.losses(other.predicted), comparison.losses(best.predicted)):
+        errors = BAG_ERRORS if level == 0 else 1.0
+        if clearly_lower(comparison.losses(other.predicted), comparison.losses(best.predicted), errors):
             best = other
     return best
 
@@ -297,14 +299,14 @@ def strength(attempt: Attempt) -> int:
     return 1 if attempt.candidate.strategy == "features" else 2
 
 
-def clearly_lower(some: Array, others: Array) -> bool:
-    """Return whether losses of rows, (rows,), are lower than other losses of these rows by more than a standard error.
+def clearly_lower(some: Array, others: Array, errors: float = 1.0) -> bool:
+    """Return whether losses of rows, (rows,), are lower than other losses of these rows by more than some standard errors.
 
     >>> clearly_lower(np.array([0.1, 0.2, 0.1]), np.array([0.5, 0.7, 0.6])), clearly_lower(np.zeros(2), np.zeros(2))
     (True, False)
     """
     difference = others - some
-    return bool(difference.mean() > difference.std() / len(difference) ** 0.5)
+    return bool(difference.mean() > errors * difference.std() / len(difference) ** 0.5)
 
 
 def has_clear_majority(targets: Array) -> bool:
@@ -368,7 +370,7 @@ def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True)
         words = comparison.bag.validated.predicted
         options = {share: (1 - share) * attempt.predicted + share * words for share in SHARES}
         best = min(SHARES, key=lambda share: comparison.losses(options[share]).mean())
-        if clearly_lower(comparison.losses(options[best]), comparison.losses(attempt.predicted)):
+        if clearly_lower(comparison.losses(options[best]), comparison.losses(attempt.predicted), BAG_ERRORS):
             attempt.share, attempt.predicted = best, options[best]
     attempt.loss = float(comparison.losses(attempt.predicted).mean())
     parts = (np.flatnonzero(comparison.folds == fold) for fold in np.unique(comparison.folds))
