@@ -27,11 +27,11 @@ PAGE = """# Few labels
 
 What {runs} gave on {sets} public labeled sets with {sizes} labels, beside other ways to use them. `ours` is
 `pretune.finetune(model, rows, out=…)` with default options, `ours, quick` with `effort="quick"`, which trains no encoder. `embed+LR` is logistic regression on frozen embeddings (ridge regression for
-similarity) and `TF-IDF+LR` on words and pairs of words, both with the regularization chosen by cross-validation; of pairs they see both
+similarity), and `TF-IDF+LR` on words and pairs of words, both with the regularization chosen by cross-validation; of pairs they see both
 vectors, their difference and product, and their cosine; of tags, each word with its neighbors. `SetFit` is the package `setfit` and
 `Trainer` that of `transformers`, each with its defaults{capped}. `majority` always answers the most frequent class of the training rows.
 
-Labels are drawn at random from a pool of training rows, {draws} times; if a class is missing, one row of it replaces another. Test rows are
+Labels are drawn at random from a pool of training rows, {draws}; if a class is missing, one row of it replaces another. Test rows are
 fixed, up to {test_rows:,} of the official test or dev set. Scores are accuracy, for STS-B Spearman's correlation, and for tags entity F1, in
 percent: mean ± standard deviation over draws. Texts are cut at 600 characters. Each run had {cores}; seconds are those of training.
 
@@ -47,13 +47,15 @@ than that of the majority class by more than 1.96 standard errors of a score on 
 """
 
 
-def by_cell(lines: Iterable[Line], model: str) -> dict[tuple[str, int], Scores]:
-    """Return the scores of each set and number of labels, by method and draw; methods without a model are in all cells."""
+def by_cell(lines: Sequence[Line], model: str) -> dict[tuple[str, int], Scores]:
+    """Return the scores of each set and number of labels in which a model ran, by method and draw, with methods without a model."""
     cells: dict[tuple[str, int], Scores] = defaultdict(lambda: defaultdict(dict))
     for line in lines:
         if "score" in line and line["model"] in (model, "-"):
             cells[line["set"], line["n"]][line["method"]][line["draw"]] = line["score"]
     order = {name: number for number, name in enumerate(SOURCES)}
+    used = {(line["set"], line["n"]) for line in lines if "score" in line and line["model"] == model}
+    cells = {cell: scores for cell, scores in cells.items() if cell in used}
     return dict(sorted(cells.items(), key=lambda item: (order.get(item[0][0], len(order)), item[0])))
 
 
@@ -291,8 +293,8 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
     text = PAGE.format(
         runs=f"{len(lines):,} runs",
         sets=len({line["set"] for line in lines}),
-        sizes=", ".join(str(n) for n in sorted({line["n"] for line in lines})),
-        draws=len({line["draw"] for line in lines}),
+        sizes=" or ".join(str(n) for n in sorted({line["n"] for line in lines})),
+        draws=f"{draws} times" if (draws := len({line["draw"] for line in lines})) > 1 else "once",
         test_rows=max(line["test_rows"] for line in lines if "test_rows" in line),
         cores=" or ".join(f"{n} cores" for n in cores),
         capped=f" (SetFit with at most {', '.join(map(str, steps))} steps)" if steps else "",
@@ -301,10 +303,13 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
     )
     parts = [text.strip()]
     for model in models:
-        picture = page.with_name(f"few_labels_{model}.png")
-        figure(lines, model, picture)
         parts += [f"## {model}", summary_table(lines, model)]
-        parts += [f"![Score against the number of labels, {model}]({picture.name})", score_table(lines, model)]
+        cells = by_cell(lines, model)
+        if len(cells) > len({name for name, _ in cells}):  # a set has several numbers of labels
+            picture = page.with_name(f"few_labels_{model}.png")
+            figure(lines, model, picture)
+            parts.append(f"![Score against the number of labels, {model}]({picture.name})")
+        parts.append(score_table(lines, model))
     if problems := failures(lines):
         parts += ["## Failed runs", problems]
     notes = page.read_text(encoding="utf-8").partition(NOTES)[2] if page.exists() else ""
