@@ -13,21 +13,28 @@ models, and every method has run on the same rows; `--max-seconds` ends the comm
 that their seconds are seconds on so many cores.
 
 In parts on another machine, which has PyTorch, transformers, datasets, scikit-learn and sentence-transformers, but no package index:
-lay out the missing packages and carry everything in one folder that git ignores, such as `.gpu-site` (6 MB and 45 MB of weights):
+lay out the missing packages, the data and MiniLM in a folder that git ignores. If no more than 64 MiB travel at a time (the repository
+has 32), MiniLM's 44 MB go in two parts, in two calls that follow one another at once:
 
-    ../shared/offline/site .gpu-site
-    ../shared/offline/site .gpu-site setfit
-    python perf/few_labels.py pack .data/data --data .gpu-site/few_labels.xz
-    mkdir -p .gpu-site/minilm-l6-en && cp .data/weights/minilm-l6-en/* .gpu-site/minilm-l6-en/
+    ../shared/offline/site .gpu-site/packages
+    ../shared/offline/site .gpu-site/packages setfit evaluate
+    mkdir -p .gpu-site/first .gpu-site/second
+    python perf/few_labels.py pack .data/data --data .gpu-site/first/few_labels.xz
+    cp .data/weights/minilm-l6-en/config.json .data/weights/minilm-l6-en/tokenizer.json .gpu-site/first/
+    head -c 20000000 .data/weights/minilm-l6-en/model.safetensors > .gpu-site/first/weights
+    tail -c +20000001 .data/weights/minilm-l6-en/model.safetensors > .gpu-site/second/weights
 
-Then, there, every ten minutes with the results of the part before in docs/measurements/few_labels.csv:
+The first call carries .gpu-site/packages and .gpu-site/first, and runs `ls .gpu-site`; the second one carries .gpu-site/second. It, and every later
+call on the same machine, runs the following, with the results so far in .gpu-site/second/few_labels.csv:
 
-    export PYTHONPATH=src:.gpu-site; cp docs/measurements/few_labels.csv $OUT/ 2>/dev/null; python perf/few_labels.py run \
-        --data .gpu-site/few_labels.xz --models pretune-small-en .gpu-site/minilm-l6-en --methods ours embed+LR TF-IDF+LR SetFit Trainer \
-        --jobs 8 --cores-per-job 2 --device cpu --setfit-max-steps 400 --max-seconds 560 --out $OUT/few_labels.csv
+    mkdir -p .gpu-site/minilm-l6-en; cp .gpu-site/first/*.json .gpu-site/minilm-l6-en/; cp .gpu-site/second/*.csv $OUT/ 2>/dev/null
+    cat .gpu-site/first/weights .gpu-site/second/weights > .gpu-site/minilm-l6-en/model.safetensors
+    PYTHONPATH=src:.gpu-site/packages python perf/few_labels.py run --data .gpu-site/first/few_labels.xz --device cpu --jobs 8 \
+        --cores-per-job 2 --models pretune-small-en .gpu-site/minilm-l6-en --methods ours embed+LR TF-IDF+LR SetFit Trainer majority \
+        --setfit-max-steps 400 --max-seconds 540 --out $OUT/few_labels.csv
 
-With `--device cuda`, all jobs share the GPU; `--jobs 16 --cores-per-job 1 --device cuda` suits a machine with 16 cores. First run both
-for a minute, and keep the one that finishes more.
+With `--device cuda`, all jobs share the GPU; `--jobs 16 --cores-per-job 1 --device cuda` suits a machine with 16 cores. Try both for a
+minute, look at what a method's import lacks in the column `error` (add it with `site`), and keep the one that finishes more.
 """
 
 from __future__ import annotations
