@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.models.hf_config import log_once
 from pretune.models.name_resolution import ModelReference
 from pretune.nn.embedding.token_embedding import ColumnEmbedding, Embeddings
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 def language_table(model: Model) -> ColumnEmbedding | None:
     """Return the language embeddings of a model, or None if it has none."""
+    if isinstance(model.backbone, OnnxBackbone):  # its embeddings are inside the graph
+        return None
     embed = model.backbone.embed
     table = embed.columns["language"] if isinstance(embed, Embeddings) and "language" in embed.columns else None
     return table if isinstance(table, ColumnEmbedding) else None
