@@ -111,7 +111,9 @@ class EngineCache:
     def remember(self, engine: EngineName, seconds: Mapping[str, float]) -> None:
         """Remember the engine for this machine, and the measured `seconds` by engine, in a file."""
         with suppress(OSError):  # without a cache, the engines are measured again
-            write_json(self.folder / CHOICES, {**self._choices(), machine(): {"engine": engine, "seconds": dict(seconds)}})
+            write_json(
+                self.folder / CHOICES, {**self._choices(), machine(): {"engine": engine, "seconds": dict(seconds)}}
+            )
 
     def remove_others(self) -> None:
         """Remove the caches of other models, except the newest ones."""
@@ -141,11 +143,10 @@ def machine() -> str:
     return f"{platform.machine()}, {cpu_model()}, {torch.get_num_threads()} threads"
 
 
-def open_with_engine(opened: OpenModel, engine: Engine, *, measure: bool = True) -> EngineName:
+def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
     """Let an open model compute with an engine, and return the engine.
 
-    `auto` is the engine that is remembered as the faster one; if none is, both are measured, or, without `measure`,
-    torch is used. An error is raised if `onnxruntime` is requested and cannot compute the model.
+    `auto` is the engine that is remembered as the faster one; if none is, both are measured. An error is raised if `onnxruntime` is requested and cannot compute the model.
 
     >>> open_with_engine(OpenModel("pretune-small-en"), "torch")
     'torch'
@@ -158,7 +159,7 @@ def open_with_engine(opened: OpenModel, engine: Engine, *, measure: bool = True)
     cache = EngineCache.of(opened)
     if engine == "auto":
         known = cache.choice()
-        if known == "torch" or (known is None and not measure) or None in map(installed_version, PACKAGES):
+        if known == "torch" or None in map(installed_version, PACKAGES):
             return "torch"
     try:
         graph = load_graph(model, cache)
@@ -192,7 +193,9 @@ def load_graph(model: Model, cache: EngineCache) -> OnnxBackbone:
     try:
         write_graph(model, cache.graph, check=False)
     except OSError as error:
-        raise PretuneError(f"{cache.graph}: the graph cannot be written ({error.strerror}); use --engine torch") from error
+        raise PretuneError(
+            f"{cache.graph}: the graph cannot be written ({error.strerror}); use --engine torch"
+        ) from error
     cache.remove_others()
     return checked_graph(model, cache.graph)
 
@@ -211,7 +214,10 @@ def checked_graph(model: Model, path: Path) -> OnnxBackbone:
 
 def comparison_batches(model: Model) -> list[Packed]:
     """Return batches on which engines are compared: synthetic sequences, one text, several, and many."""
-    rows = ([row[real > 0].tolist() for row, real in zip(ids, mask, strict=True)] for ids, mask, *_ in inputs_to_compare(model))
+    rows = (
+        [row[real > 0].tolist() for row, real in zip(ids, mask, strict=True)]
+        for ids, mask, *_ in inputs_to_compare(model)
+    )
     return [pack_lists(lists) for lists in rows]
 
 

@@ -135,6 +135,8 @@ def load_answer(opened: OpenModel) -> Operation:
 
 def load_fill(opened: OpenModel) -> Operation:
     """Load the operation that predicts masked tokens; items have a `text` with [MASK], and an option is `top_k`."""
+    if "mlm" not in opened.core.root.heads:  # no attempt to load it: that would log that a new head is random
+        raise PretuneError(f"{opened}: the model was not trained to fill masks; serve one that was trained with mlm")
     filler = MaskFiller.load(opened)
 
     def fill(items: Sequence[Item], options: Mapping[str, Any]) -> list[Result]:

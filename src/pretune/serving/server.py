@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import read_text
 from pretune.runtime.progress import log_info
 from pretune.serving.limits import ServingLimits
+
+if TYPE_CHECKING:
+    from pretune.models.engines import Engine
 
 TOKEN = "PRETUNE_TOKEN"  # environment variable with the token of requests
 SHORTEST_TOKEN = 16  # characters
@@ -29,7 +32,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server: its address, its token and allowed hosts, its threads, and its limits."""
+    """The settings of a server: its address, its token and allowed hosts, its threads, its engine, and its limits."""
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free port
@@ -37,6 +40,7 @@ class ServerSettings:
     allowed_hosts: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
     threads: int = 0  # of each model; 0: its share of the cores
+    engine: Engine = "torch"  # of each model (see models/engines.py)
     reload_every: float = 5.0  # seconds; 0: only on SIGHUP
     limits: ServingLimits = field(default_factory=ServingLimits)
 
@@ -69,7 +73,9 @@ async def _serve(models: Mapping[str, str], settings: ServerSettings, bound: soc
     from pretune.serving.app import create_app
     from pretune.serving.model_registry import ModelRegistry
 
-    registry = ModelRegistry(models, settings.limits, threads=settings.threads, reload_every=settings.reload_every)
+    registry = ModelRegistry(
+        models, settings.limits, threads=settings.threads, reload_every=settings.reload_every, engine=settings.engine
+    )
     hosts = settings.allowed_hosts or (LOOPBACK if settings.is_local else ())
     app = create_app(registry, token=settings.token, allowed_hosts=hosts, cors_origins=settings.cors_origins)
     log_info(f"loading {', '.join(models)}")
