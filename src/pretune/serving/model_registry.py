@@ -43,6 +43,7 @@ class ModelRegistry:
             name: ServedModel(name, reference, limits, self.metrics, share, engine)
             for name, reference in references.items()
         }
+        self.stopping = asyncio.Event()  # the server ends, and accepts nothing more
         self._started = False
 
     async def start(self) -> None:

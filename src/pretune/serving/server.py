@@ -20,6 +20,7 @@ from pretune.serving.limits import ServingLimits
 
 if TYPE_CHECKING:
     from pretune.models.engines import Engine
+    from pretune.serving.model_registry import ModelRegistry
 
 TOKEN = "PRETUNE_TOKEN"  # environment variable with the token of requests
 SHORTEST_TOKEN = 16  # characters
@@ -68,8 +69,6 @@ def serve_models(models: Mapping[str, str], settings: ServerSettings) -> dict[st
 
 
 async def _serve(models: Mapping[str, str], settings: ServerSettings, bound: socket.socket) -> dict[str, int]:
-    import uvicorn
-
     from pretune.serving.app import create_app
     from pretune.serving.model_registry import ModelRegistry
 
@@ -85,7 +84,7 @@ async def _serve(models: Mapping[str, str], settings: ServerSettings, bound: soc
         bound.listen(BACKLOG)  # before the address is announced: clients that read it connect at once
         announce(settings, bound, list(models))
         with quiet_end():
-            await uvicorn.Server(http_settings(app, settings.limits)).serve(sockets=[bound])
+            await http_server(app, registry).serve(sockets=[bound])
     finally:
         await registry.close()
     answered: dict[str, int] = {}
@@ -103,6 +102,18 @@ def quiet_end() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def http_server(app: Any, registry: ModelRegistry) -> Any:
+    """Return the uvicorn server of an application, which tells the registry of its models when it begins to end."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            registry.stopping.set()
+            await super().shutdown(sockets)
+
+    return Server(http_settings(app, registry.limits))
 
 
 def http_settings(app: Any, limits: ServingLimits) -> Any:
