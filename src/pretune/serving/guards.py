@@ -1,4 +1,7 @@
-"""What every request passes before it reaches a route: host, token, size and time of its body; and what every response gets."""
+"""Middleware that checks every request before it reaches a route, and adds security headers to every response.
+
+The checks are of the host name, the access token, and the size and the duration of the body.
+"""
 
 from __future__ import annotations
 

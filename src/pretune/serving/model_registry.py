@@ -83,7 +83,7 @@ class ModelRegistry:
 def parse_models(given: Sequence[str]) -> dict[str, str]:
     """Return a mapping from names to model folders, given as PATH or NAME=PATH.
 
-    Without a name, a model is called like its folder.
+    A model that is given without a name gets the name of its folder.
 
     >>> parse_models(["pretune-small-en", "words=pretune-small-en"])
     {'pretune-small-en': 'pretune-small-en', 'words': 'pretune-small-en'}

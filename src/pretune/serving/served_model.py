@@ -60,7 +60,7 @@ class ServedModel:
         self._spawn(self._reload_changes(reload_every))
 
     async def close(self) -> None:
-        """End the worker process of the model; all accepted requests have been answered before."""
+        """End the worker process of the model; the caller makes sure that all accepted requests have been answered."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -262,7 +262,7 @@ def settle_answer(future: asyncio.Future[Answer], answer: Answer) -> None:
 
 
 def checked(answer: Answer, field: str) -> bytes:
-    """Return the answer to an item; if it is an error, raise it with the item's field of the body."""
+    """Return the answer to an item, or raise it if it is an error; `field` is the item's place in the request body."""
     if isinstance(answer, RequestError):
         raise RequestError(answer.status, answer.message, field if answer.status == 422 else None, answer.headers)
     return answer

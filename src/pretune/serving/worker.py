@@ -1,8 +1,8 @@
-"""The worker process of a model: it computes batches, and streams of text in turn, one token of each at a time.
+"""The worker process of a model: it computes batches, and generates several streams of text in turn, token by token.
 
-Messages are lines of JSON, never pickles. Those to the worker have a `kind`: batch, stream, or cancel. Those from it have a first
-line with their `kind`: ready, failed, results, piece, end, or error; the further lines of `results` are the results, one per
-item, which the server passes on without parsing them.
+Messages are lines of JSON, never pickles. A message to the worker has a `kind`: batch, stream, or cancel. The first
+line of a message from the worker has its `kind`: ready, failed, results, piece, end, or error. The other lines of a
+message of the kind results are the results, one per item, which the server passes on without parsing them.
 """
 
 from __future__ import annotations

@@ -216,4 +216,5 @@ AnalysisFolder = Annotated[str | Path | None, "Folder for the tables, the figure
 
 # -- suites ---------------------------------------------------------------------------------------------------------
 
+SuiteFolder = Annotated[str | Path, "Folder with the suite's official files."]
 Tasks = Annotated[Sequence[str], "Tasks of the suite to use; all by default."]

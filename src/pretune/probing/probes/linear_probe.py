@@ -49,9 +49,8 @@ class ProbeFeatures:
     def factor(self, curvature: float, penalty: float) -> Array:
         """Return the Cholesky factor of curvature · Gram + penalty · I, which preconditions the solver.
 
-            Gram is the matrix `gram`, and I the identity. The penalty is rounded to a power of ten, so that the cached
-            result can be
-        used for many penalties.
+        Gram is the matrix `gram`, and I the identity. The penalty is rounded to a power of ten, so that the cached
+        result can be used for many penalties.
         """
         from scipy.linalg import cholesky
 

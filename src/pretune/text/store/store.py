@@ -129,6 +129,7 @@ class Store:
             check_arrays(self.folder / shard["file"], arrays, shard, self.manifest["vocabulary"] if verify else None)
         # (language, number of documents), in the order of the documents
         self.language_runs = [(str(self.manifest["settings"]["language"]), self.documents)]
+        self.part_tokens = [self.tokens]  # of each store that it was joined from, in their order
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -243,6 +244,7 @@ class Store:
         store.__dict__ |= {name: getattr(self, name) for name in kept} | {"sentence_offsets": offsets}
         store.__dict__["_token_bounds"] = np.array([0, len(tokens)])
         store.manifest = self.manifest | {"tokens": len(tokens)}
+        store.part_tokens = [len(tokens)]
         store._maps = [{"tokens": tokens, "words": np.packbits(words, bitorder="little")}]
         return store
 
@@ -277,7 +279,9 @@ class Store:
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if len(starts) and (starts.min() < 0 or (starts + lengths).max() > self.tokens):
-            raise IndexError("span outside the store")
+            raise IndexError(
+                f"a span is outside the store, which has {self.tokens} tokens; correct its start and its length"
+            )
         bounds = self._token_bounds
         out = np.empty(int(lengths.sum()), dtype=bool if name == "words" else self._maps[0]["tokens"].dtype)
         places = np.cumsum(lengths) - lengths  # position of each span in the output
@@ -358,6 +362,7 @@ def join_stores(stores: Sequence[Store]) -> Store:
             joined.manifest["settings"] = first.manifest["settings"] | own
     joined._maps = [arrays for store in stores for arrays in store._maps]
     joined.language_runs = [entry for store in stores for entry in store.language_runs]
+    joined.part_tokens = [tokens for store in stores for tokens in store.part_tokens]
     return joined
 
 

@@ -117,7 +117,7 @@ def predict(
     if not rest:
         raise PretuneError("no inputs were given; give texts or files")
     if out is not None:
-        check_table_suffix(out)
+        check_table_suffix(out, tagged=True)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: --out is also an input file; choose another --out")
     if processes < 1:
