@@ -80,7 +80,9 @@ def check_exportable(model: Model, what: str) -> None:
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(f"{model.family.name}: encoder-decoders cannot be exported as {what}; use another model")
     if isinstance(model.backbone, FunnelStack):
-        raise PretuneError(f"{model.family.name}: models that pool tokens cannot be exported as {what}; use another model")
+        raise PretuneError(
+            f"{model.family.name}: models that pool tokens cannot be exported as {what}; use another model"
+        )
 
 
 class PaddedModel(nn.Module):

@@ -108,7 +108,7 @@ def http_server(app: Any, registry: ModelRegistry) -> Any:
     """Return the uvicorn server of an application, which tells the registry of its models when it begins to end."""
     import uvicorn
 
-    class Server(uvicorn.Server):
+    class Server(uvicorn.Server):  # type: ignore[misc]
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             registry.stopping.set()
             await super().shutdown(sockets)
