@@ -63,7 +63,7 @@ def lines_about(results: StudyResults) -> list[str]:
     """Return sentences about how the study was done: what was compared, with how many seeds, and under which budget."""
     study = results.study
     budgets = " and ".join(format_amount(study.unit, budget) for budget in study.budgets)
-    what = "pretraining" if study.pretrains else "fine-tuning"
+    what = study.stage
     controls = [arm.name for arm in study.arms if arm.control]
     searched = next((arm.search for arm in study.arms if arm.search is not None), None)
     seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
@@ -81,7 +81,19 @@ def lines_about(results: StudyResults) -> list[str]:
 def changes(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     """Return a table of the settings in which the arms (compared recipes) differ, with one row per arm."""
     flat = [
-        flatten({"model": arm.model, "pretrain": arm.pretrain or {}, "finetune": arm.finetune or {}}) for arm in arms
+        flatten(
+            {
+                "model": arm.model,
+                "pretrain": arm.pretrain or {},
+                "adapt": arm.adapt or {},
+                "finetune": arm.finetune or {},
+                **{
+                    f"compress {number}": {step.verb: step.settings or "defaults"}
+                    for number, step in enumerate(arm.compress, 1)
+                },
+            }
+        )
+        for arm in arms
     ]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     different = [key for key in keys if len({str(one.get(key)) for one in flat}) > 1]
