@@ -68,7 +68,7 @@ def test_compressed_arms_share_the_fine_tuned_model_and_its_cost_is_not_counted(
 
 @pytest.mark.not_fast
 def test_an_arm_is_adapted_after_pretraining_within_the_same_budget(tmp_path: Path) -> None:
-    adapted = {"adapt": {"data": str(start() / "text.txt"), "share": 0.25, "objective": "mlm(unit=word)"}}
+    adapted = {"adapt": {"data": str(start() / "text.txt"), "share": 0.2, "objective": "mlm(unit=word)"}}
     content = study_content(arms={**ARMS, "adapted": {"pretrain": {"objective": "mlm"}, **adapted}}, seeds=1)
     results = execute(content, tmp_path / "out")
     assert [outcome.error for outcome in results.outcomes] == [None] * 3
@@ -99,6 +99,7 @@ def test_a_vocabulary_is_measured_by_its_tokens(tmp_path: Path) -> None:
     content = study_content(
         arms={"small": {"pretrain": {"tokenizer": {"vocab_size": 60}}}, "large": {"control": True}}, seeds=1
     )
+    content["base"]["pretrain"]["objective"] = "mlm"
     content["budget"] = {"tokens": 64}
     content["evaluations"]["fertility"] = {"kind": "vocabulary", "data": str(start() / "text.txt")}
     small, large = execute(content, tmp_path / "out").outcomes

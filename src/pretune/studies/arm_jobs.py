@@ -86,7 +86,8 @@ def finetuning_job(
     if lr is not None:
         options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=lr)
     given: dict[str, Any] = {"objective": "classify", "num_seeds": 1, **options}
-    given["objective"] = add_task_options(given["objective"], {})
+    layers = given.pop("layers", None)
+    given["objective"] = add_task_options(given["objective"] + (f" on {layers}" if layers else ""), {})
     given["budget"] = options.get("budget") or budget
     if tokenizer is not None and is_preset(model):
         given.setdefault("tokenizer", tokenizer)

@@ -166,6 +166,7 @@ class Study:
     source: str | None = None
     published: Values | None = None
     departures: str | None = None
+    about: str | None = None
 
     @property
     def stage(self) -> str:
@@ -231,7 +232,7 @@ def parse_study(content: Values, where: str) -> Study:
         parse_expectation(one, arms, names, f"{where}: expect {number}")
         for number, one in enumerate(keys.get("expect", ()), 1)
     )
-    further = {name: keys.get(name) for name in ("claim", "source", "published", "departures")}
+    further = {name: keys.get(name) for name in ("claim", "source", "published", "departures", "about")}
     study = Study(
         keys["question"], arms, unit, budgets, keys.get("seeds", 3), evaluations, expectations, reference, **further
     )

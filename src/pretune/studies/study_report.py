@@ -67,7 +67,7 @@ def lines_about(results: StudyResults) -> list[str]:
     controls = [arm.name for arm in study.arms if arm.control]
     searched = next((arm.search for arm in study.arms if arm.search is not None), None)
     seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
-    found = [f"{len(study.arms)} arms, each with {budgets} of {what} and {seeds}."]
+    found = [f"{len(study.arms)} arms (the recipes that are compared), each with {budgets} of {what} and {seeds}."]
     if controls:
         found.append(f"{', '.join(controls)}: a control without {what}, which spends nothing of the budget.")
     if searched is not None:
@@ -136,6 +136,7 @@ def render_summary(results: StudyResults, where: Mapping[str, Any]) -> str:
     """Return the summary of a study in Markdown; `where` describes the machine and the versions."""
     study = results.study
     lines = [f"# {study.question}", "", results.headline(), ""]
+    lines += [study.about, ""] if study.about else []
     lines += [f"Claim: {study.claim}" + (f" ({study.source})" if study.source else ""), ""] if study.claim else []
     if study.published:
         lines += ["Published: " + "; ".join(f"{name} {value}" for name, value in study.published.items()), ""]
@@ -183,6 +184,8 @@ def render_report(results: StudyResults, where: Mapping[str, Any]) -> str:
     """Return the report of a study as a self-contained HTML page; `where` describes the machine and the versions."""
     study = results.study
     answer = [f'<p style="font-size:1.15rem">{escape(results.headline())}</p>']
+    answer += [paragraph(study.about)] if study.about else []
+    answer.append(paragraph(" ".join(lines_about(results)[:1])))
     if study.claim:
         answer.append(paragraph(f"Claim: {study.claim}" + (f" — {study.source}" if study.source else "")))
     if study.published:

@@ -27,6 +27,7 @@ class StudyKeys:
     base: Mapping[str, Any] | None = None  # what all arms share
     arms: Mapping[str, Mapping[str, Any] | None] | None = None  # by name
     grid: Mapping[str, Sequence[Any]] | None = None  # dotted key of an arm → values
+    about: str | None = None  # what a reader of the report should know, such as what the arms are
     seeds: int = 3
     search: Mapping[str, Any] | None = None  # over the learning rate
     reference: str | None = None  # the arm that the others are compared with; None: all pairs
@@ -135,6 +136,7 @@ class FinetuningKeys:
     """The allowed keys in the section `finetune` of a study file; they are options of `pretune finetune`."""
 
     objective: str | None = None
+    layers: str | None = None  # below the head, as in TASK on mix/bilstm
     strategy: str | None = None
     epochs: float | None = None
     optimizer: Optimizer | None = None
