@@ -26,6 +26,12 @@ def test_study_is_planned_with_equal_budgets(file: Path) -> None:
     assert study.seeds >= 3 and study.expectations and study.claim and study.source and study.departures
 
 
+@pytest.mark.not_fast
+@pytest.mark.parametrize("file", sorted((DOCS / "studies" / "cpu").glob("*.yaml")), ids=lambda path: path.stem)
+def test_study_for_a_cpu_is_planned_with_equal_budgets(file: Path) -> None:
+    plan_study(read_study(file), "cpu").check()
+
+
 def controls(file: Path) -> set[str]:
     """Return the names of the arms of a study that spend nothing."""
     return {arm.name for arm in read_study(file).arms if arm.control}
