@@ -40,7 +40,7 @@ OTHER_ADVICE = {errno.ENAMETOOLONG: "shorten the name", errno.ENOENT: "was it re
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that the arguments name (None: those of the process).
+    """Run the command that `arguments` name, by default those of the process.
 
     For an error that the user can mend, one line is printed to stderr, and the process exits with status 1.
     """

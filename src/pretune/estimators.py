@@ -160,6 +160,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
         elif columns != self.n_features_in_:
             raise ValueError(
                 f"X has {columns} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+                "; give as many columns as in fit"
             )
         return texts, pairs
 
@@ -503,7 +504,7 @@ class PretuneEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def keep_open(model: str) -> OpenModel:
-    """Return the opened model of a path or name, which is cached until another is requested or its files change."""
+    """Open the model of a path or name, and cache it until another one is requested or its files change."""
     return _open(model, max(file.stat().st_mtime_ns for file in find_folder(model).iterdir()))
 
 
@@ -546,7 +547,7 @@ def split_columns(X: Any) -> tuple[list[str], list[str] | None]:  # noqa: N803
     if cells.ndim > 2 or (cells.ndim == 2 and cells.shape[1] not in (1, 2)):
         raise ValueError(f"X has the shape {cells.shape}; give one column of texts, or two for pairs of texts")
     if not len(cells):
-        raise ValueError("Found array with 0 sample(s) in X, while a minimum of 1 is required")
+        raise ValueError("Found array with 0 sample(s) in X, while a minimum of 1 is required; give at least one text")
     columns = cells.reshape(len(cells), -1)
     for row, texts in enumerate(columns):
         for text in texts:
@@ -561,7 +562,7 @@ def split_columns(X: Any) -> tuple[list[str], list[str] | None]:  # noqa: N803
 def check_targets(texts: list[str], y: Any, estimator: Any) -> Array:
     """Return the targets as an array, (n,); raise an error if there is not one per text."""
     if y is None:
-        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None; give targets")
     targets: Array = column_or_1d(y, warn=True)
     check_consistent_length(texts, targets)
     return targets

@@ -89,7 +89,7 @@ def test_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypatc
     assert [path.name for path in (tmp_path / "best/candidates").iterdir()] == ["layers2"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
     with pytest.raises(
-        PretuneError, match="all 2 candidates failed; the first error is int8: as a graph it gives other states"
+        PretuneError, match="all 2 candidates failed; solve this first error: int8: as a graph it gives other states"
     ):
         search(tmp_path / "none", "int8", "ffn_units=0.5")
     assert not (tmp_path / "none").exists()

@@ -57,7 +57,18 @@ def example_answers(name: str, seed: int) -> tuple[list[dict[str, Any]], list[di
         ]
     if name.startswith("gap_"):
         return [{"answers": [w, "a"]} for w in words[:40]], [{"answer": w[:3]} for w in words[:40]]
-    if name in ("bleu", "chrf", "exact_match") or name.startswith("rouge"):
+    if name == "lf_em":
+        header, queries = ["name", "score"], [{"sel": 1, "agg": i % 3, "conds": []} for i in range(40)]
+        gold = [{"gold": {"sql": query, "header": header}} for query in queries]
+        return gold, [{"answer": f"select {chance.choice(['max ', 'min ', ''])}score from table"} for _ in range(40)]
+    if name == "ds_em":
+        changes = [f"food: {food};" for food in chance.choice(["thai", "greek"], 80)]
+        return [{"label": change, "group": i // 4} for i, change in enumerate(changes[:40])], [
+            {"answer": change} for change in changes[40:]
+        ]
+    if name in ("bleu", "chrf", "exact_match", "nf1", "cf1", "mean_rouge", "bleu_lowercase") or name.startswith(
+        "rouge"
+    ):
         predicted = chance.random(40) < 0.5
         return [{"label": w} for w in words[:40]], [
             {"answer": w if same else w[2:]} for w, same in zip(words, predicted, strict=False)

@@ -49,7 +49,10 @@ SAME_HEADS = [
 
 
 def test_every_encoder_family_is_covered() -> None:
-    assert {family.name for family in ENCODERS if family.in_transformers} == set(ENCODER_CONFIGS)
+    # NEZHA was removed from `transformers` 5, and what Funnel pools there depends on the padding of the batch: both have
+    # tests of their own in encoders/.
+    left_out = {"funnel", "nezha"}
+    assert {family.name for family in ENCODERS if family.in_transformers} == {*ENCODER_CONFIGS, *left_out}
 
 
 @pytest.mark.parametrize(("name", "objective"), SAME_HEADS)

@@ -223,8 +223,8 @@ def test_published_models_load_with_their_heads(kind: str, heads: list[str], tmp
 
 def test_the_error_for_an_unknown_family_lists_the_known_ones(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "funnel"}))
-    with pytest.raises(PretuneError, match=r"unknown model family 'funnel'; known: albert, bart, bert, .*, xlm-r"):
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "unheard-of"}))
+    with pytest.raises(PretuneError, match=r"unknown model family 'unheard-of'; known: albert, bart, bert, .*, xlm-r"):
         load(folder)
 
 

@@ -329,9 +329,7 @@ def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -
         "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, num_seeds=1,
 )  # fmt: skip
     assert scratch.results["rows"] == 128
-    with pytest.raises(
-        pt.PretuneError, match="is a preset without weights; to train it from scratch, give --tokenizer"
-    ):
+    with pytest.raises(pt.PretuneError, match=r"is a preset without weights; .* give --tokenizer to train"):
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", num_seeds=1)
 
 

@@ -28,7 +28,7 @@ class FunnelBlock(nn.Module):
 
     @property
     def stack(self) -> list[nn.Module]:
-        """The layers in the order in which they run, with repeated layers repeated."""
+        """The layers in the order in which they run; each layer occurs `repeats` times."""
         return [layer for layer in self.layers for _ in range(self.repeats)]
 
 
@@ -36,7 +36,7 @@ class FunnelStack(LayeredBackbone):
     """Blocks of Transformer layers between which tokens are pooled, and a decoder at the resolution of the input.
 
     The states of pooled layers are returned for every token: each token has the state of the pooled token that stands
-    for it, and tokens that pooling dropped have zeros. Without a decoder, so are those of the last layer.
+    for it, and tokens that pooling dropped have zeros. Without a decoder, this holds for the last layer, too.
     """
 
     layers: nn.ModuleList  # blocks
@@ -71,7 +71,7 @@ class FunnelStack(LayeredBackbone):
 
     @property
     def stack(self) -> list[nn.Module]:
-        """The layers of encoder and decoder in the order in which they run, with repeated layers repeated."""
+        """The layers of encoder and decoder in the order in which they run; a repeated layer occurs several times."""
         blocks = self.blocks if self.decoder is None else [*self.blocks, self.decoder]
         return [layer for block in blocks for layer in block.stack]
 
@@ -121,7 +121,10 @@ class FunnelStack(LayeredBackbone):
         return BackboneOutput(kept)
 
     def layout(self, packed: Packed) -> TokenLayout:
-        """Return the tokens of a packed batch, with a column that marks the first token of each sequence, if separate."""
+        """Return the tokens of a packed batch as the queries and keys of attention.
+
+        If the first token of a sequence is pooled separately, the column `separate` marks it.
+        """
         side = token_layout(packed)
         if self.pooling.separate_cls:
             places = torch.arange(side.columns["position"].shape[0], device=side.offsets.device)
@@ -129,7 +132,7 @@ class FunnelStack(LayeredBackbone):
         return side
 
     def encode(self, x: Tensor, side: TokenLayout) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the states of each layer of the encoder, and the index of the token that stands for each input token.
+        """Yield, for each encoder layer, its states, and for each input token the index of its state, or -1.
 
         `x`, (n, width), are the embeddings of the tokens `side`.
         """

@@ -61,7 +61,7 @@ class RecurrentBackbone(LayeredBackbone):
     def forward(
         self, packed: Packed, state: RecurrentState | RecurrentCache | None = None, keep: LayerSelection = "last"
     ) -> BackboneOutput:
-        """Return the hidden states (tokens, width) of the layers that `keep` selects, and the state at the end."""
+        """Return the hidden states (tokens, width) of the layers that `keep` selects, and the final recurrent state."""
         before = state.state if isinstance(state, RecurrentCache) else state
         if not len(packed):  # all texts are empty
             x, wanted = self.embed(packed), sorted(selected_layers(keep, self.depth))

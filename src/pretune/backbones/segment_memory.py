@@ -25,7 +25,7 @@ def _with_document_ids(layout: TokenLayout) -> TokenLayout:
 
 @dataclass
 class SegmentMemory:
-    """The remembered inputs of each layer from earlier segments (Transformer-XL): a fixed number per sequence."""
+    """The inputs of each layer for the last tokens of earlier segments (Transformer-XL), in a fixed number of slots."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
     used: Tensor  # (sequences,) number of filled slots

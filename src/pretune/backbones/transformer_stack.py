@@ -56,7 +56,7 @@ class TransformerStack(LayeredBackbone):
 
     @property
     def stack(self) -> list[nn.Module]:
-        """The layers in the order in which they run, with shared layers repeated."""
+        """The layers in the order in which they run; a shared layer occurs several times."""
         return [self.layers[number] for number in self.order]
 
     @property

@@ -49,7 +49,7 @@ class CompressionJob:
     ) -> FinetuningJob:
         """Return a job that fine-tunes a model on the labeled data of this compression job, and writes it to `out`.
 
-        `train` is a file of examples to use in place of the job's.
+        `train` is a file of training examples that replaces the one of this job.
         """
         shared = {name: getattr(self, name) for name in ("dev", "columns", "epochs", "budget", "seed", "device")}
         own = {"train": train or self.train or "", "out": out, "objective": objective, "strategy": strategy}

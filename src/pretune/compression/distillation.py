@@ -176,7 +176,7 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
 
 
 def layer_matches(job: DistillationJob, teacher: Model) -> tuple[LayerMatch, ...]:
-    """Return the pairs of student and teacher layers whose hidden states are matched, empty without --match-layers."""
+    """Return which layers of the student are matched with which layers of the teacher; () without --match-layers."""
     student = student_depth(job.student, teacher)  # an error for an unknown name
     return parse_matches(job.match_layers, student, teacher.backbone.depth) if job.match_layers else ()
 
@@ -207,7 +207,7 @@ def read_data(
 
 
 def with_variants(texts: LabeledRows | None, source: LabeledRows, job: DistillationJob) -> LabeledRows:
-    """Return `texts` (none if None), followed by augmented variants of the texts in `source`.
+    """Return the unlabeled `texts`, if there are any, followed by augmented variants of the texts in `source`.
 
     Variants of a pair of texts differ in the first text only.
     """

@@ -31,7 +31,10 @@ MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
-    """Write an ONNX graph with int8 weights to `out`, which quantizes activations by their range in each call."""
+    """Quantize an ONNX graph to int8, with activation ranges computed in each call, and write it to `out`.
+
+    With `per_channel`, every output channel of a weight matrix has its own scale.
+    """
     quantization = import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
         quantization.quantize_dynamic(
@@ -46,7 +49,10 @@ def quantize_graph_dynamic(graph: Path, out: Path, per_channel: bool) -> None:
 
 
 def quantize_graph_static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
-    """Write an ONNX graph with int8 weights to `out`, which quantizes activations by ranges measured on batches."""
+    """Quantize an ONNX graph to int8, with activation ranges measured on `batches`, and write it to `out`.
+
+    With `per_channel`, every output channel of a weight matrix has its own scale.
+    """
     quantization = import_optional("onnxruntime.quantization", PURPOSE)
     with prepared(graph, out) as (ready, quantized):
         quantization.quantize_static(

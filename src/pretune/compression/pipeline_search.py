@@ -98,7 +98,7 @@ def run_search(job: CompressionSearch) -> Run:
     if len(failed) == len(pipelines):
         shutil.rmtree(job.out)
         raise PretuneError(
-            f"all {len(failed)} candidates failed; the first error is {next(iter(failed))}: {next(iter(failed.values()))}"
+            f"all {len(failed)} candidates failed; solve this first error: {next(iter(failed))}: {next(iter(failed.values()))}"
         )
     costs = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     candidates, rows = [], list[dict[str, Any]]()

@@ -157,7 +157,7 @@ def update_config(model: Model) -> None:
 def try_config(model: Model, changes: dict[str, Any], shape: pruned_shape.PrunedShape) -> None:
     """Apply `changes` to a model's configuration, and set its pruned shape to `shape`.
 
-    Do nothing if the model that these describe would not have the parameters of the actual model.
+    Do nothing if a model with this configuration and shape would have other layers than the actual model.
     """
     if shape == model.shape:
         return

@@ -96,7 +96,7 @@ def transformers_method(model: Model, task: Task | None, folder: Path) -> Method
     try:
         transformers: Any = import_module("transformers")
     except ImportError as error:
-        raise PretuneError("it is not installed; install it with: pip install transformers") from error
+        raise PretuneError("transformers is not installed; install it with: pip install transformers") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     kind = model.export(folder)
@@ -166,9 +166,8 @@ def per_text(rows: Array, mask: Array, task: Task | None) -> list[Array]:
 def list_methods(opened: OpenModel, folder: Path, report: Callable[[str], None]) -> list[Method]:
     """Return the methods to run a model that are available on this machine; the first is the reference for ratios.
 
-    `report` is called with a line of text for each method that is not available.
-
-    `folder` is an empty folder for exported models, which the methods read.
+    `report` is called with a line of text for each method that is not available. `folder` is an empty folder for
+    exported models, which the methods read.
     """
     task, model = task_of_texts(opened), opened.core
     model.require_tokenizer()

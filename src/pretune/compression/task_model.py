@@ -44,7 +44,7 @@ class TrainedModel:
         return cls(find_folder(reference), model, tasks[0] if tasks else None)
 
     def require_task(self, why: str) -> Task:
-        """Return the task of the model; raise an error that states the reason `why` a task is needed if it has none."""
+        """Return the task of the model; if it has none, raise an error that gives `why` as the reason to need one."""
         if self.task is None:
             raise PretuneError(f"{self.folder}: this model was not trained for a task, but {why}; fine-tune it first")
         return self.task
@@ -55,7 +55,7 @@ class TrainedModel:
         return self.model.objective or (self.task.name if self.task is not None else "")
 
     def read(self, file: str | Path | None, columns: Mapping[str, str]) -> Any:
-        """Return the labeled examples of a file (None for None); raise an error for labels new to the model."""
+        """Return the labeled examples of a file, if one is given; raise an error for labels that the model lacks."""
         if file is None:
             return None
         task = self.require_task(f"{file} has labeled examples")

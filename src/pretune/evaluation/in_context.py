@@ -93,7 +93,7 @@ class InContextLearning:
         return examples
 
     def fill_slots(self, rows: Sequence[Row]) -> LabeledRows:
-        """Return, for each row, the values of the prompt's placeholders: its fields, and what the task adds."""
+        """Return, for each row, the values of the prompt's placeholders: its fields, and values that the task adds."""
         slots = [{**texts_of(row), **self.task_prompt.slots(row)} for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None

@@ -45,13 +45,14 @@ class RecommendationBaselines:
         self.popularity = np.where(self.items, np.asarray(seen.sum(axis=0)).ravel(), 0.0)
 
     def by_popularity(self, chosen: Array) -> Array:
-        """Return the popularity of all items for each history in `chosen`, (b, vocabulary)."""
+        """Return the popularity of each item, repeated for every history in `chosen`, (b, vocabulary)."""
         return np.broadcast_to(self.popularity, (len(chosen), len(self.items)))
 
     def by_co_occurrence(self, chosen: Array) -> Array:
-        """Return in how many histories each item occurs with the last item of each history in `chosen`.
+        """Return scores, (b, vocabulary): in how many histories an item occurs together with the user's newest item.
 
-        The shape is (b, vocabulary). Less than 1 is added, by popularity, so that it decides between equal counts.
+        `chosen`, (b,), has the indices of the users' histories. A fraction below 1 that grows with the popularity of an
+        item is added to its score, to break ties.
         """
         last = np.array([self.histories[place][-1] for place in chosen])
         together: Array = (self._users[last] @ self._seen).toarray()
@@ -62,8 +63,9 @@ class RecommendationBaselines:
 def sample_negatives(popularity: Array, excluded: Array, count: int, draws: EpochRandom, rows: Array) -> Array:
     """Return a mask of `count` items per row, sampled without replacement in proportion to popularity.
 
-    The shape is that of `excluded`, (b, vocabulary), a mask of the items that are never sampled. A row has fewer items if
-    fewer are left. The draws depend on the numbers of the rows, `rows` (b,), not on the batch.
+    The shape is that of `excluded`, (b, vocabulary), a mask of the items that are never sampled. If fewer than `count`
+    items are left in a row, all of them are sampled. `rows`, (b,), has numbers that seed the sampling of the rows, so
+    that it does not depend on the batch.
     """
     with np.errstate(divide="ignore"):
         weights = np.where(excluded, -np.inf, np.log(popularity))
@@ -88,8 +90,8 @@ def leave_one_out(
     """Return hit rate, NDCG and MRR of a model and of trivial baselines as table rows, and counts for a report.
 
     The last item of each history is ranked, given the items before it. The candidates are all items or, in further rows,
-    the last item and `num_negatives` items that the user has not seen, sampled by popularity, as in the paper. Such
-    figures are higher. Without `include_seen`, the items of the history are no candidates, except for the last item.
+    the last item and `num_negatives` items that the user has not seen, sampled by popularity, as in the paper; among so
+    few candidates, the metrics are higher. Without `include_seen`, items earlier in the history are not candidates.
     Histories of fewer than two items are skipped; a last item that the model does not know counts as missed.
     """
     for option, value in (("--top-k", top_k), ("--num-negatives", num_negatives)):

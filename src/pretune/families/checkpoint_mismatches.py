@@ -52,7 +52,7 @@ def find_mismatches(
 
 
 def skipped_heads(table: NameTable, extra: Sequence[str]) -> list[str]:
-    """Return the unused tensor names, among those in `extra`, that belong to task heads but not to their poolers."""
+    """Return the names in `extra`, of unused tensors, that belong to task heads, except those of poolers."""
     names = {name: table.our_names(name) for name in extra if table.recognizes(name) and not _in_backbone(table, name)}
     return [name for name, ours in names.items() if not ours or not all(".pooler." in own for own in ours)]
 

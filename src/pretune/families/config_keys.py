@@ -81,7 +81,8 @@ DECODER_VALUES: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), 
 def summary_values(kind: str, activation: str, to_labels: bool) -> dict[str, Sequence[Any]]:
     """Return the supported values of the keys `summary_*` of config.json, which describe the head of a classifier.
 
-    Only one value of each is supported: pooling by `kind`, the `activation`, and whether it projects `to_labels`.
+    Each key has one supported value: `kind` is the pooling, `activation` follows the projection of the pooled vector,
+    and `to_labels` says whether this projection has one output per label.
     """
     return {
         "summary_type": (kind,),

@@ -104,9 +104,9 @@ class Family:
                     f"{where}: {alias} is {_json(value)}, but {key}, which means the same, is {_json(values[key])}; "
                     "correct one of the two keys"
                 )
-        for key, meaning in UNSUPPORTED_KEYS.items():
+        for key, advice in UNSUPPORTED_KEYS.items():
             if content.get(key):
-                raise PretuneError(f"{where}: the model cannot be loaded because of the key {key}: {meaning}")
+                raise PretuneError(f"{where}: the model cannot be loaded because of the key {key}: {advice}")
         known = get_type_hints(self.config)
         # Token ids that the file sets to null come from the tokenizer.
         stated = {key: value for key, value in values.items() if value is not None or not key.endswith("_token_id")}
@@ -129,7 +129,7 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:
-        """Return the task heads that a `transformers` class has; if several sets of heads have it, the first set."""
+        """Return the task heads of a `transformers` class; if it stands for several sets of heads, the first set."""
         published = (heads for heads, name in self.classes.items() if name == class_name)
         return next(published, self.other_classes.get(class_name, frozenset()))
 

@@ -250,7 +250,7 @@ class NameTable:
         return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
 
     def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
-        """Return messages, by name, on the parameters `ours` whose shapes differ in a normalized checkpoint."""
+        """Return a mapping from parameters of `ours` whose shapes differ in a normalized checkpoint to messages."""
         wrong: dict[str, list[str]] = {}
         for name, tensor in ours.items():
             published = self.published_names(name) or ()

@@ -1,9 +1,10 @@
 """Ask a model without training it: zero-shot, one-shot, and few-shot classification and generation with clozes.
 
 A masked language model fills the gap of the cloze. A decoder continues the text at the gap, after examples with their
-answers (in-context learning; Brown et al., 2020, GPT-3). An encoder-decoder reads all of that and writes the answer (Raffel
-et al., 2020, T5). Answers are ranked by their likelihood, or generated. Contextual calibration (Zhao et al., 2021) divides
-the probabilities by those for texts without content, so that an answer that is likely for any text has no advantage.
+answers (in-context learning; Brown et al., 2020, GPT-3). An encoder-decoder reads the examples and the text, and its
+decoder predicts the answer (Raffel et al., 2020, T5). Answers are ranked by their likelihood, or generated. Contextual
+calibration (Zhao et al., 2021) divides the probabilities by those for texts without content, so that an answer that is
+likely for any text has no advantage.
 Other encoders choose among answers by entailment or by embeddings (inference/zero_shot.py).
 """
 
@@ -229,7 +230,7 @@ class ClozePredictor:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def cloze(self, rows: LabeledRows) -> Cloze:
-        """Parse the cloze template ("{text} It was [MASK].") of the question; columns of `rows` are placeholders."""
+        """Return the parsed cloze template of the question, whose placeholders (as in {text}) are columns of `rows`."""
         return Cloze.parse(self.question.template, rows.pairs is not None, rows.extra)
 
     def tokenize_examples(self, rows: LabeledRows, spare: int) -> Arrangement:
@@ -253,7 +254,10 @@ class ClozePredictor:
         return arrangement
 
     def shown(self, cloze: Cloze, most: int) -> str:
-        """Return the text before each prompt: the instruction and the few-shot examples that fit in `most` tokens."""
+        """Return the text at the beginning of each prompt: the instruction and the few-shot examples.
+
+        `cloze` is the template of the examples. Examples are left out if the text would have more than `most` tokens.
+        """
         tokenizer, examples = self.model.require_tokenizer(), self.examples(cloze)
         for dropped in range(len(examples) + 1):
             text = "".join(part + EXAMPLE_SEPARATOR for part in [self.question.before, *examples[dropped:]] if part)
@@ -264,7 +268,7 @@ class ClozePredictor:
         return text
 
     def examples(self, cloze: Cloze) -> list[str]:
-        """Return each few-shot example as text: the template with its answer in place of [MASK]."""
+        """Return each few-shot example as text: the template `cloze`, filled with the example and its answer."""
         shown = self.question.shown
         if shown is None:
             return []

@@ -1,4 +1,4 @@
-"""Word alignments from cross-attention: what a decoder attends to while it writes, as weights and as heat maps."""
+"""Word alignments from cross-attention: the source words that a decoder attends to, as weights and as heat maps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cross_attention_weights(backbone: Any, source: Packed, target: Packed) -> Te
 def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
     """Return the cross-attention weights of n decoder states `x` on encoder states (`source`), averaged over heads.
 
-    The result is (n, tokens of the longest source).
+    The result is (n, tokens of the longest source); `layout` tells which states belong to which sequence.
     """
     q = attention.query(x).view(-1, attention.heads, attention.head_width)
     k = attention.keys_and_values(source)[0]

@@ -1,4 +1,4 @@
-"""Ensembles: predict with several models and average, over tables of any size, in one process, several, or a cluster."""
+"""Ensembles: the averaged predictions of several models for tables of any size, in processes or on a cluster."""
 
 from __future__ import annotations
 
@@ -102,15 +102,15 @@ def shared_task(references: Sequence[ModelReference], name: str | None = None) -
 
 
 def combine_predictions(task: Task, by_model: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """Combine the predictions of several models for the same examples into one per example, for example by their mean.
+    """Combine the predictions of several models for the same examples as the task defines it, usually by averaging.
 
-    The task defines how; `by_model` has one list of predictions per model.
+    `by_model` has one list of predictions per model; the result has one prediction per example.
     """
     return [task.combine(answers, examples, row) for row, answers in enumerate(zip(*by_model, strict=True))]
 
 
 def with_threshold(task: Task, predictions: Predictions, threshold: float) -> Predictions:
-    """Return predictions with labels that are chosen from the same probabilities with another `threshold`."""
+    """Return predictions in which the labels are chosen from the probabilities again, with another `threshold`."""
     chosen = replace(task.unwrapped, threshold=threshold)
 
     def choose(answers: Sequence[Answer]) -> list[Answer]:
@@ -200,8 +200,8 @@ def predict_on_ray(
 ) -> Predictions:
     """Load an ensemble inside a Ray job, and return its predictions.
 
-    `job` has the other arguments of `Ensemble.__call__`: a chunk of a table, its columns, and whether it has gold
-    labels.
+    The first four parameters describe the ensemble. `job` has the arguments of `Ensemble.__call__`: a chunk of a table,
+    its columns, and whether it has gold labels.
     """
     for reference in references:
         if os.path.isabs(reference):
@@ -214,6 +214,6 @@ def predict_on_cpu(
 ) -> Predictions:
     """Load an ensemble in a process that computes on the CPU, and return its predictions.
 
-    `job` is the same as that of `predict_on_ray`.
+    The parameters are those of `predict_on_ray`.
     """
     return _ensemble(references, ignore_mismatched, torch.device("cpu"), name, language=language)(*job)

@@ -30,7 +30,7 @@ SENTENCES_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class Cooccurrences:
-    """The pairs of words that occur near each other, as three arrays of one length: row, column and count."""
+    """The pairs of words that occur near each other: the indices of both words (row and column), and the count."""
 
     rows: Array
     columns: Array
@@ -72,7 +72,7 @@ def train_glove(
 def count_cooccurrences(sentences: Sequence[Sequence[str]], words: Sequence[str], window: int) -> Cooccurrences:
     """Count how often words occur within `window` words of each other in a sentence, in both directions.
 
-    A pair at a distance of d counts 1/d. Words that are not in `words` are skipped and leave their place empty.
+    A pair at a distance of d counts 1/d. Words that are not in `words` have no counts, but add to the distance.
 
     >>> pairs = count_cooccurrences([["a", "x", "b"]], ["a", "b"], window=2)
     >>> pairs.rows.tolist(), pairs.columns.tolist(), pairs.counts.tolist()
@@ -98,7 +98,7 @@ def count_cooccurrences(sentences: Sequence[Sequence[str]], words: Sequence[str]
 
 
 class GloVe:
-    """The parameters of GloVe: a vector and a bias per word, once as the word and once as its context."""
+    """The parameters of GloVe: a vector and a bias for each word, and another pair for the word as a context word."""
 
     def __init__(self, words: int, width: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -133,6 +133,6 @@ class GloVe:
             yield total / len(pairs)
 
     def vectors(self) -> Array:
-        """Return the vector of each word, (words, width): the sum of its two vectors."""
+        """Return the vector of each word, (words, width): the sum of its word vector and its context vector."""
         vectors: Array = (self.word + self.context).detach().numpy()
         return vectors

@@ -131,9 +131,9 @@ class Padding:
         self.weights.append([weight[: len(rows)].float().cpu() for weight in weights])
 
     def states(self, hidden_states: bool, attentions: bool) -> States:
-        """Return the collected states of the last layer, padded, and what else is requested.
+        """Return the collected states of the last layer, padded.
 
-        With `hidden_states`, the states of all layers are included, with `attentions`, the attention weights.
+        With `hidden_states`, the states of all layers are included; with `attentions`, their attention weights.
         """
         row, step = (torch.cat(parts) for parts in zip(*self.places, strict=True))
         longest = int(step.max()) + 1 if len(step) else 0

@@ -4,12 +4,12 @@ lm        given the tokens before it
 prefix    the same, by a prefix language model whose prefix is only the start of the text
 bilm      the mean of the log-probabilities given the tokens before it and given those after it
 mlm       given all other tokens, with only this one masked (pseudo-log-likelihood; Salazar et al., 2020, arXiv:1910.14659)
-plm       given all other tokens, as the last one in the order
-rtd       the log-probability that it is not replaced (Clark et al., 2020): not a probability of the token, but comparable
+plm       given all other tokens, as the last token of the factorization order
+rtd       the log-probability that the token is not replaced (Clark et al., 2020): not its probability, but comparable
           between texts
-others    by an encoder-decoder that writes the text, given a source text or none
+others    by an encoder-decoder that generates the text, given a source text or none
 
-Long texts are read in windows, and every token counts once, in the window that shows most of its context.
+Long texts are read in windows, and every token is scored once, in the window that has most of its context.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class LikelihoodScorer:
         return TemplateTokens(self._roles(items[:place]), self._roles(after), mask, third)
 
     def _roles(self, names: Sequence[str]) -> Array:
-        """Return the ids of the special tokens with the given roles, such as mask; missing ones are skipped."""
+        """Return the ids of the special tokens with the roles `names`, such as mask, that the tokenizer has."""
         tokenizer = self.model.require_tokenizer()
         return np.array([tokenizer.role(name) for name in names if tokenizer.has_role(name)], dtype=np.int64)
 

@@ -40,9 +40,10 @@ def find_neighbors(
 ) -> list[dict[str, Any]]:
     """Return the words whose vectors are most similar to that of `word` in `text`, with the sentences they occur in.
 
-    If `text` is None, return the neighbors of several `occurrences` of the word in the documents, which are chosen such
-    that their vectors differ as much as possible. If `layer` is None, all layers are compared, and each row of the
-    result has the number of its layer. `documents` are read until `max_words` words have been seen.
+    If `text` is None, return the neighbors of some occurrences of the word in the documents; they are chosen such that
+    their vectors differ as much as possible, and their number is at most `occurrences`. If `layer` is None, all layers
+    are compared, and each row of the result has the number of its layer. `documents` are read until `max_words` words
+    have been seen.
     """
     model = load_model(reference, ignore_mismatched=ignore_mismatched)
     if text is not None:
@@ -108,8 +109,8 @@ def nearest_words(
 def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int]:
     """Return up to `count` indices in `among` whose vectors differ as much as possible.
 
-    The first index is always chosen; after that, each time the index whose vector is least similar to those already
-    chosen.
+    The first index is chosen first; then, one after the other, the index whose vector is least similar to those that
+    are already chosen.
     """
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]
@@ -120,7 +121,7 @@ def choose_diverse(vectors: Array, among: Sequence[int], count: int) -> list[int
 
 
 def take_sentences(documents: Iterable[str], max_words: int, language: str) -> Iterable[str]:
-    """Yield the sentences of documents, in order, until they have `max_words` words."""
+    """Yield the sentences of documents, in order, until they have `max_words` words in all."""
     seen = 0
     for document in documents:
         for start, end in split_sentences(document, language):
@@ -142,7 +143,10 @@ def check_word(model: Model, word: str, text: str) -> None:
 
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:
-    """Return the index in `words` of the first occurrence of `word` in text 0; `places` has each word's text number."""
+    """Return the index in `words` of the first occurrence of `word` in `text`, which is the text with the index 0.
+
+    `places` has, for each of the `words`, the index of its text.
+    """
     spelled = (word if tokenizer.characters else tokenizer.decode(tokenizer.encode(word)).strip()).casefold()
     in_text = np.flatnonzero(places == 0)
     for index in map(int, in_text):
@@ -191,8 +195,8 @@ def word_vectors(
 def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Array, list[str], Array]:
     """Group the n tokens of a batch into words.
 
-    Return the index of the word that each token belongs to, (n,), where special tokens have -1; the words; and, for
-    each word, the number in `rows` of its sequence.
+    Return three results: the index of the word that each token belongs to, (n,), where special tokens have -1; the
+    words; and the index of the text of each word. `rows` has the index of the text of each sequence in the batch.
     """
     ids = packed.ids.numpy()
     assert packed.host_offsets is not None

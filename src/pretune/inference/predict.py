@@ -59,7 +59,7 @@ def find_task(reference: ModelReference, name: str | None = None) -> tuple[Mixtu
 def load_task_model(
     reference: ModelReference, ignore_mismatched: bool = False, name: str | None = None, language: str | None = None
 ) -> tuple[Model, Task]:
-    """Load a model, and return it and the task that it was trained for.
+    """Load a model, and return the model and the task that it was trained for.
 
     `name` is the name of the task, for a model that was trained for several, and `language` the language of the texts,
     for a model with language embeddings (None: the one saved with it).

@@ -29,7 +29,7 @@ TOKENS, HISTORIES = 8192, 256  # per batch
 
 
 class Recommendation(NamedTuple):
-    """A recommended item, and its probability to be the next item of a user's history, among all items."""
+    """A recommended item, and the probability, among all items, that it is the next item of a user's history."""
 
     item: str
     probability: float
@@ -67,7 +67,7 @@ def next_item_scores(model: Model, histories: Sequence[Array], length: int = 128
 
 
 def is_item(model: Model) -> Array:
-    """Return a mask of the rows of a model's output that are items, (vocabulary,), not special tokens or padding."""
+    """Return a mask, (vocabulary,), of the tokens in a model's output that are items, not special tokens or padding."""
     tokenizer = model.require_tokenizer()
     found = np.zeros(model.backbone.embed.vocabulary, dtype=bool)
     found[: tokenizer.size] = ~np.asarray(tokenizer.specials)
@@ -77,8 +77,8 @@ def is_item(model: Model) -> Array:
 def rank_targets(scores: Array, targets: Array) -> Array:
     """Return the rank, from 1, of the target of each row among the scores of the row, (b,).
 
-    Targets with the same score as others share their mean rank. Items with the score -inf are no candidates; a target
-    that is none has the rank infinity.
+    Items with equal scores share their mean rank. Items with the score -inf are not candidates; the rank of such a
+    target is infinity.
 
     >>> rank_targets(np.array([[0.5, 2.0, 0.5], [1.0, -np.inf, 0.0]]), np.array([0, 1])).tolist()
     [2.5, inf]

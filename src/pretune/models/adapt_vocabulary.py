@@ -129,9 +129,9 @@ def extend_positions(
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """Return a copy of a model with a new configuration, without tokenizer, whose parameters the caller sets.
+    """Return a copy of a model with a new configuration and without tokenizer; the caller sets its parameters.
 
-    The backbone is randomly initialized; heads are copied, but their tensors with one entry per token are 0.
+    The backbone is randomly initialized; heads are copied, but their tensors with one entry per vocabulary token are 0.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -150,7 +150,7 @@ def _rebuilt(model: Model, config: Any) -> Model:
 
 
 def _vocabulary_tensors(root: Network) -> dict[str, int]:
-    """Return the names of the tensors with one entry per token, each with the dimension that indexes tokens."""
+    """Return the names of the tensors with one entry per vocabulary token, and the dimension of these entries."""
     tensors, dimensions = root.tensors(), dict[str, int]()
     for path, module in root.named_modules():
         names, dimension = VOCABULARY.get(type(module), ((), 0))

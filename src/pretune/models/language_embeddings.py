@@ -21,9 +21,9 @@ def language_table(model: Model) -> ColumnEmbedding | None:
 
 
 def language_ids(model: Model) -> dict[str, int]:
-    """Return the rows of a model's language embeddings by language; {} for a model without language embeddings.
+    """Return the index of each language's embedding in a model, by language; {} without language embeddings.
 
-    In a configuration without names (`lang2id`), a language has its number as its name.
+    If the configuration does not name the languages (`lang2id`), their names are their indices.
 
     >>> from pretune.models.create_model import make_model
     >>> language_ids(make_model("xlm-tiny", languages=["en", "fr"]))
@@ -38,8 +38,8 @@ def language_ids(model: Model) -> dict[str, int]:
 def use_language(model: Model, language: str | None, reference: ModelReference) -> None:
     """Let a model read the texts that follow as texts in `language`; None stands for the language saved with the model.
 
-    A model that was saved without a language adds no language embedding then, as in `transformers` without `langs`.
-    Without `language`, one line reports which language is used. Error messages call the model `reference`.
+    If `language` is None and no language was saved, no language embedding is added, as in `transformers` without
+    `langs`. If `language` is None, the choice is logged. Error messages call the model `reference`.
     """
     table, known = language_table(model), language_ids(model)
     chosen = language if language is not None else model.language

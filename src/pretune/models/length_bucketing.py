@@ -60,8 +60,8 @@ def batches_by_length(
 def rows_by_length(lengths: Array, groups: Array | None = None) -> Iterator[Array]:
     """Yield, for each batch, the indices of its sequences; batches of short sequences come first.
 
-    `lengths` has the length of each sequence; sequences of similar length share a batch. Sequences with the same number in `groups` stay in the same batch, next
-    to each other.
+    `lengths` has the length of each sequence; sequences of similar length share a batch. Sequences with the same number
+    in `groups` stay in the same batch, next to each other.
 
     >>> [rows.tolist() for rows in rows_by_length(np.array([5, 2, 1, 1]), np.array([0, 0, 1, 1]))]
     [[2, 3, 0, 1]]

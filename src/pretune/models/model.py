@@ -50,7 +50,7 @@ class Network(nn.Module):
         return loss
 
     def ready(self, device: torch.device) -> Self:
-        """Return the network itself, moved to a device and in evaluation mode; does nothing if it is ready already."""
+        """Move the network to a device, put it into evaluation mode, and return it; if it is ready, change nothing."""
         # A head may have been added later than the backbone was moved.
         some = [*islice(self.backbone.parameters(), 1), *self.heads.parameters()]
         training = self.training or any(head.training for head in self.heads.values())
@@ -143,7 +143,10 @@ class Model:
         return self.tokenizer
 
     def require_trained(self, head: str, where: object, advice: str) -> None:
-        """Raise an error if a head still has random weights, which names the model (`where`) and ends in `advice`."""
+        """Raise an error if the head named `head` has random weights.
+
+        The message names the model as `where`, and ends with `advice`.
+        """
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:

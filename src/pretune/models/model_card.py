@@ -1,4 +1,4 @@
-"""Model cards: a README.md about a model, with facts from its files and the run that trained it; others are omitted."""
+"""Model cards: a README.md about a model, which states only facts from its files and from the run that trained it."""
 
 from __future__ import annotations
 
@@ -210,8 +210,7 @@ def write_card(
     """Write the model card, README.md, of a folder with config.json and weights.
 
     `exported` is true for a folder that other libraries load. `source` is the folder that the model was exported from:
-    the
-    license and the language in the card there are kept, unless `license` is given.
+    the license and the language in the card there are kept, unless `license` is given.
     """
     subject = CardModel(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}

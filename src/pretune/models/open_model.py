@@ -118,7 +118,7 @@ class ModelHandle(ABC):
 
 
 def share_heads(model: Model, objectives: Iterable[Objective]) -> dict[str, nn.Module] | None:
-    """Return heads for objectives that share the parameters of a model's heads; None if it lacks some of these."""
+    """Return new heads that share the parameters of a model's heads; None if the model lacks one of these heads."""
     made: dict[str, nn.Module] = {}
     # As in `Model.add_heads`: an objective that uses the head of another one comes after it.
     for objective in sorted(objectives, key=lambda x: isinstance(x, RenamedTask) or x.shared_head != x.name):

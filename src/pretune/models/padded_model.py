@@ -69,7 +69,7 @@ def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
 def check_exportable(model: Model, what: str) -> None:
     """Raise an error if a model cannot be exported in the form `what`, such as "an ONNX graph".
 
-    This concerns models that already are an ONNX graph, models with int8 weights, and encoder-decoders.
+    The models that cannot be exported are ONNX graphs, models with int8 weights, and encoder-decoders.
     """
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already; use this file")

@@ -5,8 +5,8 @@
     sentence_bert_config.json           max_seq_length, do_lower_case; next to the files of the Transformer
     1_Pooling/config.json …             one folder per further module, with weights if it has any
 
-The Transformer is in the folder itself or, from old releases, in 0_Transformer. Every setting in these files is
-applied, known not to change the embeddings, or an error.
+The Transformer is in the folder itself or, if an old release wrote the folder, in 0_Transformer. A setting that pretune
+does not apply is an error, unless it is known not to change the embeddings.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ def transform_prefix(head: str, number: int) -> str:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder of a model's Transformer module: a subfolder in sentence-transformers, else `folder` itself."""
+    """Return the folder of a model's Transformer module: the one that modules.json names, if any, else `folder`."""
     return module_folder(folder, read_modules(folder)[0]) if (folder / MODULES).is_file() else folder
 
 
 def read_layout(folder: Path) -> SentenceTransformersLayout | None:
-    """Return the settings of a sentence-transformers model, given its Transformer's folder; None for other models."""
+    """Return the settings of a sentence-transformers model, given the folder of its Transformer; None for others."""
     roots = [place for place in (folder, folder.parent) if (place / MODULES).is_file()]
     root = next((place for place in roots if transformer_folder(place) == folder), None)
     if root is None:
@@ -318,8 +318,7 @@ def write_layout(
     """Write the files that turn a folder in the Hugging Face layout into a sentence-transformers folder.
 
     `hidden` is the hidden size, `head` the name of the head that computes embeddings, and `state` has the parameters of
-    the
-    model by name.
+    the model by name.
     """
     kinds = ["Transformer", "Pooling", *(CLASSES[part.kind] for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]

@@ -109,7 +109,8 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
         wanted = [name for name, place in places.items() if place == shard]
         if missing := [name for name in wanted if name not in content]:
             raise PretuneError(
-                f"{index.parent / shard}: {index.name} lists tensors that are missing here, {', '.join(missing)}; restore the file"
+                f"{index.parent / shard}: {index.name} lists tensors that are missing here, {', '.join(missing)}; "
+                "restore both files from their source"
             )
         tensors |= {name: content[name] for name in wanted}
     return tensors
@@ -125,7 +126,9 @@ def _places(index: Path) -> dict[str, str]:
     places = validate_schema(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
         if not is_file_name(shard):
-            raise PretuneError(f"{index}: the shard {quote(shard)} must be the name of a file in the same folder")
+            raise PretuneError(
+                f"{index}: the shard {quote(shard)} must be the name of a file in the same folder; correct the index"
+            )
     return places
 
 

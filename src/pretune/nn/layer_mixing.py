@@ -2,8 +2,8 @@
 
 Devlin et al. (2019) compare combinations of layers. The learned weighted sum of all (scalar mix) is that of Peters et
 al. (2018, ELMo), who concatenate it with task-specific word vectors (`elmo`, or `elmo300` for a width of 300). `cove`
-is the top layer of a translation encoder concatenated with its word vectors (McCann et al., 2017), which also
-introduced the biattentive layers.
+is the top layer of a translation encoder concatenated with its word vectors (McCann et al., 2017); the biattentive
+layers are from the same paper.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class TiedVocabularyHead(nn.Module):
         return F.linear(states, tokens.to(states.dtype), bias)
 
     def weights_per_target(self, tied: int) -> int:
-        """Return how many weights each predicted token uses: `tied` in the token embedding, and the transform's."""
+        """Return how many weights each predicted token uses: those of the transform, and the `tied` token embedding."""
         return tied + weights_per_target(self.transform, tied)
 
 
@@ -54,8 +54,7 @@ def vocabulary_head(
 ) -> TiedVocabularyHead | UntiedVocabularyHead:
     """Build a language-model head, tied to the token embedding or with an output matrix of its own.
 
-    `width` is the width of the token embedding or of the matrix, after `transform`, which is applied to the hidden
-    states.
+    `transform` is applied to the hidden states before the output matrix, and `width` is the width of its results.
     """
     if tied:
         return TiedVocabularyHead(vocabulary, transform, bias)

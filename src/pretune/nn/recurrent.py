@@ -241,7 +241,7 @@ class RecurrentCells(nn.Module):
         The final states that it returns are not valid, because they include padding.
         """
         if self.clip is not None or self.weight_hr is not None:
-            raise TypeError("an LSTM with clipped or projected states cannot be exported to ONNX")
+            raise TypeError("an LSTM with clipped or projected states cannot be exported; choose a model without them")
         inverse = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
         dense = x[inverse].view(real.shape[0], real.shape[1], x.shape[-1])
         zero = x.new_zeros(1, dense.shape[0], self.width)

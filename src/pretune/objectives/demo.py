@@ -1,4 +1,4 @@
-"""Demonstrations of objectives: the input of a model and its targets, as an objective arranges and corrupts a text.
+"""The examples of `pretune show objectives`: a model's input and targets, made from a short text by each objective.
 
 Sentinels are shown as <X>, <Y>, <Z> …; tokens that only mark the end of a generated text are left out.
 """
@@ -146,10 +146,10 @@ def demonstrate_joint(joint: JointObjective, material: DemoData, seed: int) -> d
 
 
 def corrupt_demo(joint: JointObjective, material: DemoData, seed: int) -> tuple[JointObjective, Sequences, str]:
-    """Apply the summed objectives `joint` to a demo text of `material`, and return three results.
+    """Apply the summed objectives `joint` to a demo text of `material`; return objectives, sequences, and a note.
 
-    They are the objectives, fitted to the demo data; the corrupted sequences; and a note such as "built-in pairs",
-    which is "" if the text is the user's own.
+    The returned objectives are fitted to the demo data, and the returned sequences are corrupted by them. The note
+    tells where the text comes from, such as "built-in pairs"; it is "" if the text is the user's own.
     """
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)

@@ -22,7 +22,7 @@ class InContextPrompt:
     per_class: ClassVar[bool] = False  # whether the number of examples in the prompt is per class rather than in total
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Return values for placeholders of the prompt template that do not name fields of the example `row`."""
+        """Return the values of those placeholders of the prompt template that are not fields of the example `row`."""
         return {}
 
     def candidates(self, row: Row) -> Sequence[str]:

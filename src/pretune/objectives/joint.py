@@ -137,7 +137,7 @@ class Mixture:
 
     @property
     def joints(self) -> list[JointObjective]:
-        """Return the weighted sums of objectives between which the mixture alternates, without their shares."""
+        """Return the JointObjectives of the mixture, without the share of the batches that each of them gets."""
         return [joint for _, joint in self.shares]
 
     @property

@@ -136,9 +136,9 @@ class Export:
 
 
 def divide_by_totals(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Divide each sum by its loss term's number of targets, which `totals` has.
+    """Divide each sum by the number of targets of its loss term; `totals` has these numbers by loss term.
 
-    A sum NAME for which `sums` has an entry `NAME/of` is divided by that entry instead, which is then left out.
+    If there is a sum `NAME/of`, the sum NAME is divided by it instead. The result leaves out the sums `NAME/of`.
 
     >>> divide_by_totals({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -217,7 +217,7 @@ class Objective:
         raise NotImplementedError
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the targets of a demonstration as readable text; None if the targets are tokens to predict.
+        """Return targets as readable text for `pretune show objectives`; None if they are tokens to predict.
 
         `at` and `target` are the positions and the values of the objective's targets, as `corrupt` sets them; `ids`
         (n,) are the token ids that the model reads, and `spell` decodes token ids.

@@ -65,9 +65,9 @@ class Examples(Protocol):
 class Task(Objective):
     """Base class of supervised tasks: objectives that learn from labeled examples and predict answers for new ones.
 
-    `output_per` says what has one row of outputs; with "text", the answer is generated. `settings` are fine-tuning
-    settings whose defaults differ for the task, and `in_context_template` is its default prompt ("" if it cannot be
-    prompted).
+    `output_per` is the unit for which the model has one row of outputs: a sequence or a token; it is "text" if answers
+    are generated. `settings` are fine-tuning settings whose defaults differ for the task, and `in_context_template` is
+    its default prompt ("" if it cannot be prompted).
     """
 
     owns_arrangement: ClassVar[bool] = True
@@ -252,7 +252,7 @@ class Task(Objective):
         raise NotImplementedError
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the labels of a demonstration's targets, separated by commas; None for a task without labels."""
+        """Return the labels of targets, separated by commas, for `pretune show objectives`; None if there are none."""
         if not self.labels:
             return None
         numbers = target.nonzero()[1] if target.ndim > 1 else target

@@ -124,7 +124,7 @@ def word_features(learned: Any, judged: Any) -> tuple[Any, Any]:
 def classify_pairs(learned: Any, judged: Any) -> list[str]:
     """Return labels for the text pairs `judged`, predicted by a logistic regression that is fitted to `learned`.
 
-    It reads word overlap and a bag of words.
+    The regression reads word overlap and a bag of words.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -142,7 +142,7 @@ def classify_pairs(learned: Any, judged: Any) -> list[str]:
 def classify_multi_label(learned: Any, judged: Any, labels: Sequence[str]) -> list[list[str]]:
     """Return label sets for the rows `judged`, predicted by one logistic regression per label, fitted to `learned`.
 
-    Each reads a bag of words.
+    The regressions read a bag of words.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -163,7 +163,7 @@ def classify_multi_label(learned: Any, judged: Any, labels: Sequence[str]) -> li
 def regress_words(learned: Any, judged: Any) -> list[float]:
     """Return numbers for the rows `judged`, predicted by a ridge regression that is fitted to `learned`.
 
-    It reads a bag of words and, for pairs of texts, word overlap.
+    The regression reads a bag of words and, for pairs of texts, word overlap.
     """
     from sklearn.linear_model import Ridge
 

@@ -136,7 +136,7 @@ class StudyExecution:
         if arm.pretrain is None or all(map(is_store, corpus_paths(arm))):
             return None
         job = pretraining_job(arm, run_budget(self.study.unit, self.study.budgets[0]), 0, self.out)
-        if trains_on_rows(job):
+        if trains_on_rows(job) or job.batch.corpus_weights is not None:  # each corpus has a store of its own
             return None
         job = replace(job, **settings)
         described = [job.tokenizer, job.data, job.language, job.split_by, job.text_field, job.encoding_errors]

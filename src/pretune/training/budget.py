@@ -28,7 +28,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Return a context manager that stops the training clock; its time is counted as evaluation instead."""
+        """Return a context manager that stops the training clock; the time in its block counts as evaluation."""
         started = self.now()
         try:
             yield
@@ -47,7 +47,7 @@ class Clock:
     def progress(self, tokens: float = 0.0, flops: float = 0.0, steps: float = 0.0, seconds: float = 0.0) -> float:
         """Return the used share of the training budget, from 0 to 1, by the limit that is closest to being reached.
 
-        The amounts in the arguments are counted as if the training had used them too.
+        The amounts `tokens`, `flops`, `steps`, and `seconds` are added to those used so far.
         """
         more = {"steps": steps, "tokens": tokens, "flops": flops, "seconds": seconds}
         shares = [(self.used[name] + more[name]) / limit for name, limit in self.budget.limits.items()]
@@ -59,5 +59,8 @@ class Clock:
         return self.progress() >= 1.0
 
     def due(self, every: int | None, ahead: int = 0) -> bool:
-        """Return whether the number of steps plus `ahead` is a multiple of `every`; False if `every` is 0 or None."""
+        """Return whether an event that recurs every `every` steps, such as an evaluation, is due.
+
+        With `ahead`, return whether it is due that many steps from now. With 0 or None for `every`, it is never due.
+        """
         return bool(every) and (int(self.used["steps"]) + ahead) % (every or 1) == 0

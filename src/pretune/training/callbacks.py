@@ -59,7 +59,8 @@ class Callback:
     ...         self.finished = sum(loss.item() for loss in step.objectives) < 0.1
     >>> pretune.finetune("english-small", "train.csv", out="runs/task", callbacks=[StopAtLoss()])  # doctest: +SKIP
 
-    With several seeds, one callback sees their trainings one after the other, each from `on_start` to `on_end`.
+    With several seeds, the same callback is used in all trainings, one after the other, each from `on_start` to
+    `on_end`.
     """
 
     name: ClassVar[str] = ""  # of its entry in a checkpoint; without one it has no state to save

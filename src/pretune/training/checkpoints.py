@@ -8,9 +8,9 @@
       best.safetensors        the best parameters so far, with early stopping
       state.json              position in the data, clock, and checksums of all files, itself included
 
-With several processes, each writes its own files, such as root-00001-of-00004.safetensors: the rows it holds of a sharded
-model, which concatenated in file order give the whole for any number of reading processes. What all processes share is
-written by the first one.
+With several processes, each writes its own files, such as root-00001-of-00004.safetensors, with its rows of a sharded
+model. Concatenated in file order, these rows are the whole tensors, so that any number of processes can resume. Data
+that all processes share are written by the first one.
 
 A checkpoint is written in the background, from a copy in memory, into a temporary folder. When all processes have finished,
 the first one writes state.json and renames the folder, so that a checkpoint is complete or absent. Resuming uses the newest
@@ -220,7 +220,8 @@ def list_checkpoints(run: Path) -> list[Path]:
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, LazyTensors]] | None:
     """Return the state and the tensors of a run's newest intact checkpoint; None if the run has no checkpoints.
 
-    The tensors are grouped by file name. If all checkpoints are damaged, an error is raised.
+    The tensors are grouped by file name, such as optimizer. The processes of `world` verify the files together. If all
+    checkpoints are damaged, an error is raised.
     """
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
@@ -256,7 +257,9 @@ def read_state(folder: Path) -> CheckpointState:
     state = validate_schema(content, CheckpointState, str(folder / STATE))
     for file in state["checksums"]:
         if not is_file_name(file):
-            raise PretuneError(f"{folder / STATE}: {quote(file)} must be the name of a file in this folder")
+            raise PretuneError(
+                f"{folder / STATE}: {quote(file)} must be the name of a file in this folder; restore it from a backup"
+            )
     return state
 
 

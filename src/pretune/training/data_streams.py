@@ -17,7 +17,7 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """The position of a batch in the data: data stream, epoch, index in the epoch, and slot in the step."""
+    """A batch of a training step, given by its position in the data (stream, epoch, index) and in the step (slot)."""
 
     stream: int  # index of its stream
     epoch: int
@@ -42,10 +42,12 @@ class DataStream:
     epoch: int = 0
     index: int = 0
     taken: int = 0  # packs so far, over all epochs
+    first_epoch: int = field(init=False)
     epoch_data: Callable[[int], Data] | None = None  # the data of an epoch, if they differ from epoch to epoch
     _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self.first_epoch = self.epoch
         if self.packing.fixed and self.packing.sequences == UNLIMITED:
             # The largest number of sequences in a pack, and a few more: kernels run over every slot, including empty ones.
             # Epochs after the first start inside documents, and their packs hold more sequences.
@@ -74,6 +76,10 @@ class DataStream:
             data = self.data if self.epoch_data is None else self.epoch_data(epoch)
             self._epochs[epoch] = self.joint.arrange(data, self.packing, EpochRandom(self.seed, epoch))
         return self._epochs[epoch]
+
+    def epochs_read(self) -> float:
+        """Return how many epochs the batches so far make up."""
+        return self.epoch - self.first_epoch + (self.index / len(self.epoch_plan(self.epoch)) if self.index else 0.0)
 
     @property
     def capacity(self) -> Capacity | None:
@@ -134,6 +140,10 @@ class DataStreams:
         """Build the batch at the position `pack` (data stream, epoch, index), for a training progress of 0 to 1."""
         return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
 
+    def epochs_read(self) -> float:
+        """Return how many epochs the batches so far make up, over all data streams."""
+        return sum(stream.epochs_read() for stream in self.streams)
+
     def state(self) -> list[dict[str, int]]:
         """Return the positions of all data streams, to be saved in a checkpoint."""
         return [{"epoch": s.epoch, "index": s.index, "taken": s.taken} for s in self.streams]
@@ -159,10 +169,10 @@ def make_streams(
     """Build the data streams of a mixture of objectives, for training steps of about `tokens` tokens.
 
     `length_schedule` has pairs (share of the budget, maximum sequence length until then); if it is empty, the length is
-    the one in `packing`. `objective_schedule` has pairs (share of the budget, objectives until then), whose parts are
-    among those of `mixture`; each reads the text in an order of its own. `size_warmup` is the initial fraction of the
-    batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function that
-    returns the data of an epoch, if they differ from `data`, which are the same in all epochs.
+    the one in `packing`. `objective_schedule` has pairs (share of the budget, objectives until then); the objectives
+    are among those of `mixture`, and each stage reads the data in another order. `size_warmup` is the initial fraction
+    of the batch size, and the share of the budget at which batches reach their full size. `epoch_data` is a function
+    from the number of an epoch to its data; by default, all epochs have the same `data`.
     """
     if objective_schedule and any(stage.stateful for _, stage in objective_schedule):
         raise PretuneError(

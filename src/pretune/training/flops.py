@@ -85,7 +85,10 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _pooled(self, backbone: FunnelStack, lengths: Array, longest: int) -> dict[str, float]:
-        """Return the FLOPs of layers over pooled tokens by component, for sequences of up to `longest` tokens."""
+        """Return the FLOPs of a Funnel Transformer by component: matrices, attention, and positions.
+
+        `lengths`, (sequences,), has the numbers of tokens of the sequences, and `longest` is the maximum number.
+        """
         items = dict.fromkeys(("matrices", "attention", "positions"), 0.0)
         blocks = backbone.blocks if backbone.decoder is None else [*backbone.blocks, backbone.decoder]
         own, most = keys, most_keys = lengths, longest

@@ -45,8 +45,8 @@ SCALARS = {"adamw": 1, "adam": 1, "radam": 1, "lamb": 1, "adafactor": 1, "asgd":
 def state_size(name: str, shape: torch.Size, momentum: float = 0.0) -> int:
     """Return how many numbers the state of an optimizer has for one parameter tensor.
 
-    `name` is the name of the optimizer (`muon` for a hidden matrix, all others of which have the state of `adamw`), and
-    `momentum` the momentum of `sgd`.
+    `name` is the name of the optimizer, where `muon` stands for the state of hidden matrices (the other parameters have
+    the state of `adamw`); `momentum` is the momentum of `sgd`.
 
     >>> state_size("adamw", torch.Size([30, 20])), state_size("adafactor", torch.Size([30, 20]))
     (1201, 51)
@@ -73,9 +73,10 @@ def optimizer_state_bytes(root: nn.Module, settings: Optimizer) -> int:
 
 
 def saved_width(module: nn.Module) -> int:
-    """Return how many numbers per token a module keeps for the backward pass, without its submodules except layers.
+    """Return how many numbers per token the linear layers and norms of a module keep for the backward pass.
 
-    These are the inputs of its linear layers and norms, and the outputs of its linear layers except the last.
+    These are their inputs, and the outputs of all linear layers except `output`. Only direct children of the module
+    count, not those of its submodules.
 
     >>> from pretune.nn.feed_forward import FeedForward
     >>> saved_width(FeedForward(10, 40))  # its input, and the inner states before and after the activation
@@ -94,9 +95,10 @@ def saved_width(module: nn.Module) -> int:
 
 
 def activation_width(stack: nn.Module, checkpointing: bool = False) -> int:
-    """Return how many numbers per token all layers of a network keep; with gradient checkpointing, only their inputs.
+    """Return how many numbers per token all layers of a network keep for the backward pass.
 
-    With gradient checkpointing, the layer that keeps most is counted in full, because it is recomputed.
+    With gradient `checkpointing`, layers keep only their inputs, except that the largest layer is counted in full,
+    because it is recomputed.
     """
     modules = list(repeated_modules(stack))
     if not checkpointing:
@@ -117,7 +119,7 @@ def is_plain_transformer(backbone: nn.Module) -> bool:
 
 
 def is_softmax_attention(module: nn.Module) -> bool:
-    """Return whether a module is a self-attention layer that keeps only its queries, keys, values, and output."""
+    """Return whether a module is plain self-attention, which saves queries, keys, values, and output for gradients."""
     match module:
         case SelfAttention():
             return module.attend is None
@@ -143,7 +145,7 @@ class Activations:
 
 
 def estimate_activations(root: Network, joint: JointObjective, batch: Batching) -> Activations | None:
-    """Return the memory of one microbatch of a training; None for a backbone with layers of other kinds.
+    """Return the estimated memory of one microbatch of a training; None if the model is not a plain Transformer.
 
     >>> model, joint = make_model("bert-tiny"), parse_objective("nsp").joints[0]
     >>> model.add_heads(joint.objectives)

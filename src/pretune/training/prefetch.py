@@ -28,7 +28,7 @@ class StepBatches:
 
     @property
     def real(self) -> list[Batch]:
-        """The batches with data, without the blank batches that make up for a smaller share of the step's data."""
+        """The batches with data, without the blank batches that give all processes the same number of batches."""
         return self.batches[: len(self.batches) - self.blank]
 
 

@@ -31,7 +31,7 @@ Any_ = TypeVar("Any_", bound="TrainingSection")
 
 
 def _key(within: Interval | None, text: str, option: str = "") -> Any:
-    """Declare a key of a recipe section with the help text `text`; its number must lie in the interval `within`.
+    """Declare a key of a recipe section with the help text `text`; a number must lie in the interval `within`.
 
     `option` is the name of a command-line option that sets the key too.
     """
@@ -169,6 +169,11 @@ class Batching(TrainingSection):
         FRACTION, "Fraction of a step's tokens at the start, and fraction of the budget until the full size."
     )
     language_alpha: float | None = _key(None, "Power of their share of the text by which languages are sampled.")
+    corpus_weights: tuple[float, ...] | None = _key(
+        POSITIVE,
+        "Share of training of each store, file, or folder in --data, in their order, instead of in proportion to their size.",
+        option="corpus_weights",
+    )
     bpe_dropout: float | None = _key(
         FRACTION,
         "BPE-dropout: probability with which a merge is skipped when the training texts are tokenized anew in every epoch.",
@@ -187,13 +192,13 @@ class Batching(TrainingSection):
             if share not in SHARE or length not in COUNT:
                 raise PretuneError(
                     f"batch.length_schedule={quote(self.length_schedule)}: each entry must be a fraction of the budget, above 0 and "
-                    "at most 1, and the maximum sequence length until then"
+                    "at most 1, and the maximum sequence length until then, as in [[0.9, 128], [1.0, 512]]"
                 )
         for share, objective in self.objective_schedule or ():
             if share not in SHARE or not objective:
                 raise PretuneError(
                     f"batch.objective_schedule={quote(self.objective_schedule)}: each entry must be a fraction of the budget, above "
-                    "0 and at most 1, and the objective until then"
+                    "0 and at most 1, and the objective until then, as in [[0.5, mlm], [1.0, mlm+nsp]]"
                 )
         if self.language_alpha is not None and not 0 <= self.language_alpha <= 1:
             raise PretuneError(
@@ -323,7 +328,15 @@ NEEDS: dict[type[TrainingSection], dict[str, str]] = {
 }
 # Keys that apply only to training on running text, and those that apply only to training on labeled rows.
 ON_TEXT: dict[type[TrainingSection], tuple[str, ...]] = {
-    Batching: ("tokens", "microbatch_tokens", "length_schedule", "objective_schedule", "size_warmup", "language_alpha"),
+    Batching: (
+        "tokens",
+        "microbatch_tokens",
+        "length_schedule",
+        "objective_schedule",
+        "size_warmup",
+        "language_alpha",
+        "corpus_weights",
+    ),
     Monitoring: ("held_out_fraction", "max_eval_batches"),
 }
 ON_ROWS: dict[type[TrainingSection], tuple[str, ...]] = {Batching: ("size",), Monitoring: ("patience",)}
@@ -344,6 +357,10 @@ def resolve_section(
         raise PretuneError(
             "batch.max_length and batch.length_schedule both set the sequence length; remove one of them"
         )
+    if section is Batching and given is not None and given.corpus_weights and given.language_alpha is not None:  # type: ignore[attr-defined]
+        raise PretuneError(
+            "batch.corpus_weights and batch.language_alpha both set the shares of the data; remove one of them"
+        )
     filled: Any = DEFAULTS[section]
     for source in (convert_values(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
@@ -354,6 +371,8 @@ def resolve_section(
             filled = replace(filled, weight_decay=0.0)
         if section is Batching and "max_length" in known:
             filled = replace(filled, length_schedule=None)  # a given length replaces the preset's length schedule
+        if section is Batching and "corpus_weights" in known:
+            filled = replace(filled, language_alpha=None)  # weights of corpora decide on those of languages
         filled = replace(filled, **known)
     trackers = (filled.log_to or ()) if section is Monitoring else ()
     if "tensorboard" in trackers:  # an error now, and not after the data are read

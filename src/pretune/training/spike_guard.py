@@ -41,9 +41,9 @@ class SpikeGuard(Callback):
     seen: int = 0  # steps
 
     def allow_update(self, step: Step) -> bool:
-        """Return whether a step may update the model; if it has a spike, return False, or raise an error.
+        """Return whether a step may update the model, which is false if the step has a spike and spikes are skipped.
 
-        With `skip`, the step is skipped, otherwise training stops.
+        If spikes are not skipped, a spike raises an error, which stops training.
         """
         assert step.gradient_norm is not None
         loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
@@ -59,7 +59,7 @@ class SpikeGuard(Callback):
         return False
 
     def find_spike(self, loss: float, norm: float) -> str | None:
-        """Return a description of the spike if one of the two values is a spike or not finite; else None.
+        """Return a description of the spike if the loss or the gradient norm is a spike or not finite; else None.
 
         Values without a spike are added to the running means.
         """

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from pretune.objectives import Data
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.store.resampling import check_resampling, resample_store
@@ -15,25 +17,29 @@ from pretune.text.tokenizers.sampled_tokenizer import SubwordRegularization
 from pretune.text.tokenizers.subword_sampling import SubwordSampling
 
 
-def epochs_of_sampled_subwords(data: Data, settings: SubwordSampling, seed: int) -> Callable[[int], Data] | None:
-    """Return a function from an epoch to its training data, tokenized with sampled segmentations; None without sampling.
+def epochs_of_sampled_subwords(
+    data: Data, settings: SubwordSampling, seed: int, epoch_data: Callable[[int], Data] | None = None
+) -> Callable[[int], Data] | None:
+    """Return a function from an epoch to its training data, tokenized with sampled segmentations.
 
-    The data of an epoch are determined by the seed, so that an interrupted run continues with the same ones.
+    `epoch_data` is a function that returns the data of an epoch, if they differ from `data`; without sampling, it is
+    returned. The data of an epoch are determined by the seed, so that an interrupted run continues with the same ones.
     """
     if not settings.active:
-        return None
+        return epoch_data
     tokenizers = SubwordRegularization(data.tokenizer, settings)
     if data.store is not None:
         check_resampling(data.store)
     recent: dict[int, Data] = {}  # several streams read the same epochs
 
-    def epoch_data(epoch: int) -> Data:
+    def sampled_data(epoch: int) -> Data:
         if epoch not in recent:
+            own = data if epoch_data is None else epoch_data(epoch)
             sampled = tokenizers.epoch(EpochRandom(seed, epoch))
-            store = data.store and resample_store(data.store, data.documents, data.tokenizer, sampled)
+            store = own.store and resample_store(own.store, np.unique(own.documents), own.tokenizer, sampled)
             for old in [known for known in recent if abs(known - epoch) > 1]:
                 del recent[old]
-            recent[epoch] = replace(data, tokenizer=sampled, store=store, cache={})
+            recent[epoch] = replace(own, tokenizer=sampled, store=store, cache={})
         return recent[epoch]
 
-    return epoch_data
+    return sampled_data

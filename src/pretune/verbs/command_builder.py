@@ -96,8 +96,8 @@ def list_options(verb: Callable[..., Any]) -> list[Option]:
 def section_options(verb: Callable[..., Any], name: str, section: type[RecipeSection]) -> dict[Field[Any], str]:
     """Return the keys of the recipe section `name` that options of a command set, with the names of the options.
 
-    In a flat section, such as `budget`, every key is an option; in other sections, keys that declare an option name and
-    apply to the command.
+    In a flat section, such as `budget`, these are all keys; in other sections, the keys that declare an option name.
+    Keys that do not apply to the command are left out.
     """
     refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
     keys: tuple[Field[Any], ...] = fields(section)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
 
 
 def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return the values of a recipe that differ from the command's defaults; recipes of runs have all options."""
+    """Return only those values of a recipe that differ from the command's defaults, since recipes of runs have all."""
     parameters = inspect.signature(verb).parameters
     return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 
@@ -181,7 +181,7 @@ def _describe_settings(verb: Callable[..., Any]) -> str:
 
 
 def _cyclopts_parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter for cyclopts, which is never required, because a recipe may supply the value."""
+    """Return an option as a parameter for cyclopts; it is never required, because a recipe may supply the value."""
     from cyclopts import Parameter
 
     settings = Parameter(
@@ -197,7 +197,7 @@ def _cyclopts_parameter(option: Option) -> inspect.Parameter:
 
 
 def _simplify(hint: Any) -> Any:
-    """Return the type as which the command line parses an option, given the type hint of its parameter.
+    """Return the type into which the command line parses an option, given the type hint of its parameter.
 
     Paths and objects become strings, and sequences become lists of strings.
     """

@@ -205,7 +205,7 @@ def _self_test() -> Iterator[Row]:
         try:
             gap = MaskFiller.load(name).fill(TEST_TEXT, 3)["gaps"][0]
             if not all(0 < candidate["probability"] <= 1 for candidate in gap):
-                raise ArithmeticError("the predicted probabilities are not between 0 and 1")
+                raise ArithmeticError("torch computes probabilities that are not between 0 and 1; reinstall torch")
         except Exception as error:  # whatever it is, the row names it
             advice = "reinstall pretune and torch: pip install --force-reinstall pretune torch"
             yield _row(f"model {name}", FAILED, f"{type(error).__name__}: {error}", advice)

@@ -228,8 +228,8 @@ def learn(
 ) -> None:
     """Train the three learners of the quickstart on texts sampled from `pool`; add test accuracies to `outcomes`.
 
-    `labels` is the number of examples per class, `epochs` that of the network with random weights, `effort` the one of
-    `finetune`, and `folder` the place of the runs.
+    `labels` is the number of examples per class, `epochs` the number of epochs for the network with random weights,
+    `effort` an option of `finetune`, and `folder` the folder of the runs.
     """
     import csv
 

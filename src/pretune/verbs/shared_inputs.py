@@ -20,14 +20,14 @@ TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks
 
 
 def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a command (its `locals()`) that are fields of the dataclass `job`, paths as strings."""
+    """Return those arguments of a command (its `locals()`) that are fields of the dataclass `job`, paths as text."""
     names = {key.name for key in fields(job)} & arguments.keys()
     given = {name: arguments[name] for name in names}
     return {name: model_reference(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
 
 
 def model_reference(model: str | os.PathLike[str]) -> str:
-    """Return the path of a model, or any other path, as text; a bundled model that is loaded gives its name.
+    """Return the path of a model, or any other path, as text; for a loaded bundled model, return its name.
 
     This is for jobs that train or write models, which read the model from its files, even if it is open already.
 
@@ -59,7 +59,7 @@ def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a compression command as the fields of its job, such as `QuantizationJob`.
 
-    The path `out` becomes a Path, and the options for columns one mapping from role to column.
+    `out` is converted to a Path, and the options that name columns are joined into one mapping from role to column.
     """
     columns = {role: arguments[role] for role in ("text", "pair", "label")}
     out = {"out": Path(arguments["out"]), "columns": columns_by_role(arguments["columns"], **columns)}
@@ -211,9 +211,9 @@ def split_files(
 
 
 def split_text_files(inputs: Any) -> tuple[list[Path], list[str]]:
-    """Split inputs into files with texts and texts, and return both lists, one of which is empty.
+    """Split inputs into files and texts, as `split_files` does, and return both lists, one of which is empty.
 
-    Folders are replaced by the files in them.
+    Folders, and glob patterns, stand for the .txt files and tables in them.
 
     >>> split_text_files("a text")
     ([], ['a text'])

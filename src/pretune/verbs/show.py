@@ -17,7 +17,7 @@ class Description(ResultSummary):
     """Information to show about presets, objectives, families, suites, a run, a store, or a model, as named values."""
 
     def table(self) -> dict[str, Any]:
-        """Return the description to print in the terminal; an example's decoder inputs are left out as redundant."""
+        """Return the description to print in the terminal, in which examples have targets but no decoder inputs."""
         if "run" in self.facts:
             from pretune.training.run_folder import arrange_results
 

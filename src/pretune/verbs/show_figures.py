@@ -48,7 +48,7 @@ def plot_preset(name: str, folder: Path) -> list[Path]:
 
 
 def plot_objective(expression: str, text: str, seed: int, folder: Path) -> list[Path]:
-    """Draw which tokens each token of a demonstration on `text` may attend to, with an objective's attention mask."""
+    """Draw the attention mask of an objective for an input that it makes from `text`, and return the figure's files."""
     from matplotlib.figure import Figure
 
     joint = parse_objective(expression).joints[0]
@@ -81,7 +81,7 @@ def _pattern_of(objectives: Any) -> Pattern:
 
 
 def mask_columns(sequences: Sequences) -> dict[str, Tensor]:
-    """Return what attention patterns read about each token of the first sequence, such as its position, (n,) each."""
+    """Return the features of the first sequence's tokens that attention patterns read, such as position, (n,) each."""
     count = int(sequences.lengths[0])
     positions = sequences.index_in_sequence if sequences.positions is None else sequences.positions
     columns = {"position": positions, **{name: sequences.columns[name] for name in sequences.columns}}
@@ -91,7 +91,7 @@ def mask_columns(sequences: Sequences) -> dict[str, Tensor]:
 def attention_mask(pattern: Pattern, columns: Mapping[str, Tensor]) -> Array:
     """Return a matrix, (n, n), that is 1.0 where a query (row) may attend to a key (column), and otherwise 0.0.
 
-    `columns` has what the pattern reads about each of the n tokens, such as its position, (n,) each.
+    `columns` has the features of the n tokens that the pattern reads, such as position, (n,) each.
 
     >>> attention_mask(causal, {"position": torch.arange(3)}).tolist()
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]

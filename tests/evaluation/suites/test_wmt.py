@@ -95,7 +95,7 @@ def test_files_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
     write(target, source.read_text("utf-8").replace('<seg id="2"> A cat.\n</seg>', ""))
     with pytest.raises(PretuneError, match=r"ref.de.sgm ends before text 2"):
         list(read_parallel([source, target]))
-    with pytest.raises(PretuneError, match="an XML file with both sides, or two files"):
+    with pytest.raises(PretuneError, match="an XML file with both languages, or two files"):
         list(read_parallel([write(tmp_path / "a.en", "A.\n")]))
     with pytest.raises(PretuneError, match="no <doc> with segments"):
         list(read_parallel([write(tmp_path / "b.xml", "<html>"), source]))

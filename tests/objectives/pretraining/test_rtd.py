@@ -175,6 +175,7 @@ def test_joint_objectives_read_the_text_with_replacements(name: str) -> None:
 def test_generator_sizes_follow_the_options() -> None:
     class Wide(nn.Module):
         width = 768
+        detection_activation = staticmethod(torch.nn.functional.gelu)
 
         def __init__(self) -> None:
             super().__init__()

@@ -58,7 +58,7 @@ def test_queries_are_identified_by_id_or_text(tmp_path: Path) -> None:
     [
         (
             "query,passage,label\na,b,1\na,c,-1\n",
-            r"a\.csv, line 3: the relevance '-1' is negative in 'label'",
+            r"a\.csv, line 3: a relevance must be 0 or more, but is '-1' in 'label'",
         ),
         ("query,passage,label\na,b,yes\n", r"a\.csv, line 2: 'yes' is not a number in 'label'"),
         ("text,label\na,1\nb,0\n", r"a\.csv: the task rank needs pairs of texts; name the columns with --text, --pair"),

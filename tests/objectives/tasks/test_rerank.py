@@ -141,7 +141,7 @@ def test_lists_without_anything_to_learn_are_rejected() -> None:
     split = lists(["i1", "i2"])
     data = Data(train_on_documents([Document("i 1 2", Path("x"), 1)], "bpe", 300), model.family.template, rows=split)
     with pytest.raises(
-        PretuneError, match=r"row 1: the model's tokenizer splits the 2 items into .* needs a tokenizer of kind"
+        PretuneError, match=r"row 1: the model's tokenizer splits the 2 items into .* a tokenizer of the kind `items`"
     ):
         Rerank().tokenize_examples(data, 16)
 

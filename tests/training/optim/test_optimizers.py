@@ -67,7 +67,8 @@ def test_muon_optimizes_the_hidden_matrices_of_every_head(name: str) -> None:
     names = {p: n for n, p in root.named_parameters()}
     mine = {names[p] for group in muon.param_groups for p in group["params"]}
     linear = {n for n, module in root.named_modules() if isinstance(module, nn.Linear)}
-    hidden = {f"{n}.weight" for n in linear if n != f"heads.{name}.output" and ".embed." not in n}
+    outputs = (f"heads.{name}.output", f"heads.{name}.score.output")
+    hidden = {f"{n}.weight" for n in linear if n not in outputs and ".embed." not in n}
     assert mine == hidden
     assert {names[p] for group in adamw.param_groups for p in group["params"]} == set(names.values()) - hidden
     if name in ("rtd", "trtd"):

@@ -16,8 +16,8 @@ r"""Suites of tasks as data: one YAML file per suite, about a dozen lines per ta
 A file is one name, a list of names whose rows are concatenated ([a, b]), the first that exists (`a | b`), or two files with parallel
 lines (`train.{en,de}`). A role has a column, or several that are joined by a space ([title, body]); OUTER.INNER is a nested field.
 `values` maps values of a role to others; rows with the values in `leave_out` are skipped. A task that is `like` another inherits its
-keys, and its model if it has no training file. The suite's `averages` and `sums` have the columns of each, by name. With `languages`, {language} in file names stands for each language; the model is trained
-in the first language and evaluated in every one.
+keys, and its model if it has no training file. The suite's `averages` and `sums` map names to the columns that are averaged or summed.
+With `languages`, {language} in file names stands for each language; the model is trained in the first language and evaluated in all.
 """
 
 from __future__ import annotations

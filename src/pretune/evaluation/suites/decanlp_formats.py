@@ -1,7 +1,7 @@
 """Readers of the official files of decaNLP's ten tasks, as questions on a context (McCann et al., 2018, arXiv:1806.08730).
 
-Each yields rows with `question`, `context` and `answer`. A row of a task whose metric needs more has it as `gold`: all correct
-answers, or the query and the column names of a table; turns of a dialogue have the same `group`.
+The rows have `question`, `context` and `answer`. If the metric of a task needs more than the answer, they also have `gold`:
+all correct answers, or the query and the column names of a table. Turns of a dialogue have the same `group`.
 """
 
 from __future__ import annotations
@@ -158,9 +158,10 @@ def read_qa_zre(paths: Sequence[Path]) -> Rows:
 
 
 def read_woz(paths: Sequence[Path]) -> Rows:
-    """Yield the turns of WOZ: the context is what the system did and what the user said, the answer the change of state.
+    """Yield the turns of the dialogues in a WOZ file; the answer is the change of the dialogue state.
 
-    The change is `slot: value, slot: value; requested slot, requested slot`; turns of a dialogue have one `group`.
+    The context is what the system did and what the user said. A change is written as `slot: value, slot: value;
+    requested slot, requested slot`. Turns of a dialogue have one `group`.
     """
     dialogues = read_json(paths[0])
     try:

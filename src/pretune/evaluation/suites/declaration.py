@@ -19,7 +19,7 @@ from pretune.runtime.recipe import merge_recipes, read_recipe
 
 MALFORMED = 0.01  # share of unreadable training rows above which a file is refused
 NAMED = 3  # unreadable rows that are reported one by one
-EXTRA = ("id", "group", "categories", "gold")  # roles that only metrics and submissions use
+EXTRA = ("id", "group", "categories", "gold", "predicate")  # roles that metrics, submissions or options of tasks use
 ANSWERS = ("label", "answers")  # roles that test rows may lack
 Row = dict[str, Any]
 Column = str | int | Sequence[str | int]  # name or number; several columns are joined
@@ -55,21 +55,21 @@ class SuiteTask:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Return a mapping from each role, such as text, to the column that has it in the task's saved rows.
+        """Return the name of the column of each role, such as text, in the task's saved rows, by role.
 
         Saved rows use the names of roles as column names.
         """
         return {role: role for role in self.roles if role not in EXTRA}
 
     def named_columns(self, row: Row) -> Row:
-        """Return a row with the names of the suite's columns instead of roles; a role keeps its name if it has no such name."""
+        """Return a row with its roles renamed to the columns of the suite's files; other roles keep their names."""
         names = {role: column for role, column in self.roles.items() if isinstance(column, str) and "." not in column}
         return {names.get(role, role): value for role, value in row.items()}
 
     def find_files(self, split: str, data: Path) -> list[list[Path]]:
         """Return the files of a split in the folder `data`; [] if any file is missing.
 
-        The files of an inner list are read together: it has one file, or several files whose lines are parallel.
+        Each inner list has one file, or several files with parallel lines, which are read together.
         """
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
@@ -212,8 +212,8 @@ class SuiteRows:
 class Suite:
     """A benchmark suite: its tasks, in the order of the results table, and how they are averaged.
 
-    `averages` and `sums` have the columns of each average and sum, `scale` is the printed value of a perfect score, and `file` is the YAML
-    file that the suite was read from, if it was not found by name.
+    `averages` and `sums` map names to the columns that are averaged or summed, `scale` is the printed value of a perfect
+    score, and `file` is the YAML file that the suite was read from, if it was not found by name.
     """
 
     name: str

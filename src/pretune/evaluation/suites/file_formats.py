@@ -1,4 +1,4 @@
-"""Readers of the file formats in which suites are published; each yields the place and the fields of a row.
+"""Readers of the file formats in which suites are published; they yield (place such as "line 3", fields) for each row.
 
 For a row that cannot be read, a PretuneError is yielded instead of the fields; the caller decides whether to raise it.
 """
@@ -64,7 +64,7 @@ def _parse_object(line: str) -> Row | PretuneError:
 def _expand_objects(objects: Rows, expand: Callable[[Row], Iterator[Row]], content: str) -> Rows:
     """Yield the rows that `expand` makes from each JSON object.
 
-    For an object that lacks a field, an error is yielded that says what was expected: a passage with `content`.
+    If an object lacks a field, yield an error instead; `content` says for its message what each passage must have.
     """
     for place, row in objects:
         if isinstance(row, PretuneError):

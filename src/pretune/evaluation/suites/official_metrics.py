@@ -15,6 +15,7 @@ from pretune.metrics.multirc import multirc_metrics
 from pretune.metrics.question_answering import answer_metrics
 from pretune.metrics.ranking import query_metrics
 from pretune.metrics.regression import correlations
+from pretune.metrics.semantic_roles import role_metrics
 from pretune.metrics.sequence_labeling import entity_metrics
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, suggest
@@ -170,6 +171,7 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
     "word_accuracy": _called(
         "word_accuracy", "accuracy", lambda rows, answers: entity_metrics(*_tags(rows, answers), plain=True)
     ),
+    "role_f1": _called("role_f1", "role_f1", lambda rows, answers: role_metrics(*_tags(rows, answers))),
     "ndcg": _called("ndcg", "ndcg@10", _queries),
     **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
     **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},

@@ -1,8 +1,8 @@
 """Readers of parallel texts as WMT and IWSLT publish them: SGML, XML, and plain text with parallel lines.
 
-    newstest2014-deen-src.en.sgm, newstest2014-deen-ref.de.sgm        one file per side, with documents and segments
+    newstest2014-deen-src.en.sgm, newstest2014-deen-ref.de.sgm        one file per language, with documents and segments
     IWSLT16.TED.tst2013.en-de.en.xml, IWSLT16.TED.tst2013.en-de.de.xml
-    newstest2021.en-de.xml                                            both sides in one file
+    newstest2021.en-de.xml                                            both languages in one file
     europarl-v7.de-en.en, europarl-v7.de-en.de                        plain text
     train.tags.en-de.en, train.tags.en-de.de                          plain text with lines of metadata in tags
 
@@ -31,10 +31,10 @@ Segment = tuple[str, str]  # its document and number, and its text
 
 
 def read_parallel(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (place, row) for each pair of texts; fields are named 1 (source) and 2 (target).
+    """Yield (place such as "line 3", row) for each pair of texts; its fields are named 1 (source) and 2 (target).
 
-    `paths` are one file with both sides, or a file for each side. Pairs with an empty side in plain text are skipped, as
-    training corpora contain some.
+    `paths` are one file with both languages, or one file per language. In plain text, pairs in which one text is empty
+    are skipped, because training corpora contain some.
     """
     if len(paths) == 1 and paths[0].suffix.lower() in MARKED:
         first, second = both_sides(paths[0])
@@ -44,7 +44,7 @@ def read_parallel(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, str]]]
         names = [str(path) for path in paths]
     else:
         raise PretuneError(
-            f"{paths[0]}: parallel texts are an XML file with both sides, or two files; name one per side"
+            f"{paths[0]}: parallel texts need an XML file with both languages, or two files; give one per language"
         )
     for number, pair in enumerate(zip_longest(first, second), 1):
         if None in pair:
@@ -62,9 +62,10 @@ def read_parallel(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, str]]]
 
 
 def segments(path: Path) -> Iterator[Segment]:
-    """Yield (place, text) for each text of a file with one side: a segment in SGML or XML, or a line.
+    """Yield (place, text) for each text of a file in one language: each segment of SGML or XML, or each line.
 
-    The texts of plain files are numbered, without the lines of metadata in IWSLT's training files.
+    The place of a segment is its document and number, and that of a line its number. Lines of metadata, as in IWSLT's
+    training files, are skipped and not counted.
     """
     if path.suffix.lower() in MARKED:
         yield from _marked_segments(path, _documents(path))
@@ -76,7 +77,7 @@ def segments(path: Path) -> Iterator[Segment]:
 
 
 def both_sides(path: Path) -> tuple[Iterator[Segment], Iterator[Segment]]:
-    """Return the segments of the source and of the first reference in an XML file that has both."""
+    """Return the segments of the source, and those of the first reference, from an XML file that contains both."""
     sides: dict[str, list[tuple[str, str]]] = {"src": [], "ref": []}
     for name, content in _documents(path):
         found: dict[str, str] = {}

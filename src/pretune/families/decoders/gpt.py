@@ -61,8 +61,8 @@ def assemble(
 ) -> TransformerStack:
     """Build a GPT stack without initializing its parameters.
 
-    `block` is PreNorm or PostNorm, `inner` is the feed-forward width, and the layers
-    cycle through the attention `patterns`.
+    `block` is PreNorm or PostNorm, `inner` is the feed-forward width, and the layers cycle through the attention
+    patterns `patterns`.
     """
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)

@@ -190,10 +190,10 @@ def table(*rows: Row, unused: Mapping[str, str] | None = None) -> NameTable:
 def supported_values(
     before: bool = False, embedded: bool = True, last: bool = False, sinusoidal: bool = False
 ) -> dict[str, Sequence[Any]]:
-    """Return the supported values of BART's config.json keys for a family whose norms and positions are as given.
+    """Return the supported values of BART's keys in config.json for a model family like BART.
 
-    Norms come `before` each sublayer or else after it; another follows the embeddings if `embedded`, and another the
-    last layer if `last`. Positions are `sinusoidal` or else learned.
+    `before` says whether norms come before each sublayer or after it, `embedded` whether a norm follows the embeddings,
+    `last` whether a norm follows the last layer, and `sinusoidal` whether positions are sinusoidal or learned.
     """
     return {
         **ENCODER_DECODER_VALUES,

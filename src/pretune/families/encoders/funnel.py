@@ -1,7 +1,8 @@
 """Funnel-Transformer (Dai et al., 2020, arXiv:2006.03236): an encoder that pools tokens between blocks of layers.
 
-Each block reads half as many tokens as the one before. A decoder repeats their states, adds those of the first block,
-and has a few more layers; the encoder alone (`FunnelBaseModel`) is for classification.
+Each block reads half as many tokens as the one before. A decoder repeats the states of the last block for all tokens,
+adds the states of the first block, and has a few more layers; the encoder alone (`FunnelBaseModel`) is for
+classification.
 
 `transformers` computes the same for each text alone. In its padded batches, the padding is pooled with the last tokens
 of shorter texts; here it never is.

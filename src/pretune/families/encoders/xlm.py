@@ -32,9 +32,9 @@ BEAM_KEYS = dict.fromkeys(
 
 
 def beam_head(prefix: str = "") -> dict[str, str]:
-    """Return the parameter names of the question-answering head with beam search of XLM and XLNet, with a description.
+    """Return a mapping from the parameter names of the beam-search head of XLM and XLNet to a description of the head.
 
-    pretune does not support this head; `prefix` begins the names.
+    The head is for question answering, and pretune does not support it. The names begin with `prefix`.
     """
     ends = ("dense_{i}.{p}", "LayerNorm.{p}")
     names = ("start_logits.dense.{p}", *(f"end_logits.{end}" for end in ends), "answer_class.dense_{i}.{p}")

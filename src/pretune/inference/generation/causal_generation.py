@@ -103,7 +103,7 @@ class DecodingSession:
         return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the cache, such that sequence i continues what has been sequence rows[i] so far."""
+        """Reorder the cache, so that the new sequence i continues the old sequence `rows[i]`."""
         if list(rows) != list(range(len(self.cache.used))):
             self.cache.select(np.array(rows, dtype=np.int64))
 
@@ -157,8 +157,8 @@ def sample_steps(
 ) -> Iterator[list[Hypothesis]]:
     """Continue prompts by greedy decoding or sampling; after each token, yield the continuations so far, one per prompt.
 
-    `rows` has a number for each prompt that seeds its random draws, and `limits` the largest
-    numbers of new tokens of each. `generate_texts` explains the other parameters.
+    `rows` has a number for each prompt that seeds its random draws, and `limits` the maximum number of new tokens for
+    each prompt. `generate_texts` explains the other parameters.
     """
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
@@ -250,7 +250,10 @@ class TextGenerator:
         return cls(model, chosen)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the token ids of a prompt after its special tokens; an empty prompt gives the document start."""
+        """Return the token ids of a prompt, preceded by the special tokens with which the model's inputs start.
+
+        An empty prompt gives at least one token, with which documents start.
+        """
         tokenizer, template = self.model.require_tokenizer(), self.model.family.template
         ids = [tokenizer.role(role) for role in template.single[: template.single.index("A")]]
         ids += tokenizer.encode(prompt)

@@ -44,7 +44,7 @@ class EnsembleSession:
         return expected.logsumexp(0) - log(len(self.members))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Reorder the caches of all models, such that sequence i continues what has been sequence rows[i] so far."""
+        """Reorder the caches of all models, so that the new sequence i continues the old sequence `rows[i]`."""
         for member in self.members:
             member.select(rows)
 

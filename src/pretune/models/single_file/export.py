@@ -1,4 +1,4 @@
-"""Write a model as one readable Python file with its weights and its tokenizer, which needs only torch and tokenizers."""
+"""Write a model, with its weights and tokenizer, as one readable Python file that needs only torch and tokenizers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pretune.models.length_bucketing import arrange_texts, batches_by_length
 from pretune.models.model import Model, Network
 from pretune.models.single_file import interface
 from pretune.models.single_file.layout import write_source
-from pretune.models.single_file.program import Program, UnsupportedModelError
+from pretune.models.single_file.program import ADVICE, Program
 from pretune.nn.attention.patterns import Pattern, causal
 from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import Objective, Task
@@ -54,7 +54,6 @@ TEXTS = (
     "",
     "Prices rose by 3.5 % in March;\tnobody — not even Zoë 😀 — had expected that.",
 )
-ADVICE = "export it in another format, or use it with pretune"
 
 
 @dataclass
@@ -85,10 +84,7 @@ def export_single_file(model: Model, folder: Path, objectives: Sequence[Objectiv
     tensors = {name: x.detach().clone().contiguous() for name, x in root.state_dict().items()}
     tokenizer = json.dumps(model.require_tokenizer().without_special_tokens(), ensure_ascii=False, indent=1)
     with causal_attention(root) if exported.kind is interface.Generator else nullcontext():
-        try:
-            source = single_file_source(model, root, exported, license)
-        except UnsupportedModelError as error:
-            raise PretuneError(f"{error}; {ADVICE}") from error
+        source = single_file_source(model, root, exported, license)
         check_outputs(model, root, exported, source, tensors, tokenizer)
     write_tensors(folder / WEIGHTS, tensors)
     write_bytes(folder / TOKENIZER, tokenizer.encode())

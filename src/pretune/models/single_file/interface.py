@@ -89,7 +89,7 @@ class TextModel:
     def frame(self, first: list[int], second: Sequence[int] = ()) -> list[tuple[int, int]]:
         """Return the tokens of one or two texts as pairs (id, segment), truncated, with special tokens added."""
         if not PAIR and second:
-            raise ValueError("This model reads single texts only, since its tokenizer has no separator token.")
+            raise ValueError("This tokenizer has no separator token for pairs of texts; pass single texts.")
         if not second:
             texts = {"A": first[: MAX_LENGTH - len(SINGLE) + 1]}
         else:
@@ -235,7 +235,7 @@ class Tagger(TextModel):
         return answers
 
     def windows(self, number: int, words: list[str]) -> Iterator[tuple[int, list[int], dict[int, int]]]:
-        """Yield overlapping windows of sentence `number`: this number, token ids, and words by their first token."""
+        """Yield overlapping windows of a sentence: its `number`, token ids, and each first token's word index."""
         encoding = self.tokenizer.encode(" ".join(words).replace(PRIVATE, "  "), add_special_tokens=False)
         ends, end = [], -1
         for word in words:

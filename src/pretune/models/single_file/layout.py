@@ -77,7 +77,7 @@ def prune(definitions: Mapping[str, ast.stmt], end: ast.Module, public: Collecti
 
 
 def measures_batches(node: ast.AST) -> bool:
-    """Return whether the code in a syntax tree contains len(packed), the number of tokens of a batch."""
+    """Return whether the code in a syntax tree contains len(packed), for which the class `Packed` needs `__len__`."""
     calls = (x for x in ast.walk(node) if isinstance(x, ast.Call) and x.args)
     return any(isinstance(x.args[0], ast.Name) and x.args[0].id == "packed" and isinstance(x.func, ast.Name) and x.func.id == "len" for x in calls)  # fmt: skip
 

@@ -48,7 +48,7 @@ class Same:
 
 @dataclass
 class Scope:
-    """The values that are known before a function runs: constants, the modules that are its `self`, and its globals."""
+    """The values that are known before a function runs: constants, globals and, for a method, its possible `self`."""
 
     names: Mapping[str, Any]  # the globals of the module
     instances: tuple[nn.Module, ...] = ()
@@ -324,9 +324,9 @@ def loaded_names(node: ast.AST) -> set[str]:
 
 
 def simplify(node: ast.FunctionDef) -> None:
-    """Simplify a function in place: remove code after `return` and names that are never read, and inline some names.
+    """Simplify a function in place.
 
-    See `inline_names`.
+    Remove code after `return` and names that are never read, and inline names that are read once (see `inline_names`).
     """
     inline_names(node)
     read = loaded_names(node)

@@ -37,6 +37,7 @@ from pretune.nn.linear import LayerNorm, Linear, OutputLinear, RMSNorm
 from pretune.runtime.errors import PretuneError
 
 NETWORK = "The network of the model: its backbone and its heads."
+ADVICE = "export the model in another format, or use it with pretune"
 MOST_RUNS = 4  # of equal layers that are written one after the other
 CONSTANT = (type(None), bool, str, tuple)  # types of arguments for which a function is specialized
 # Attributes of contexts and batches that are constant in exported files, with their values.
@@ -45,10 +46,6 @@ ABSENT = {"pattern": None} | {
     for name, parameter in inspect.signature(AttentionContext).parameters.items()
     if name not in inspect.signature(runtime.AttentionContext).parameters
 }
-
-
-class UnsupportedModelError(PretuneError):
-    """An error for a network with parts that cannot be written into a single file."""
 
 
 @cache
@@ -70,10 +67,10 @@ class Program:
     """The definitions of an exported file by name; each definition follows the other definitions that it needs."""
 
     def __init__(self, root: nn.Module, columns: Iterable[str], settings: Mapping[str, Any]) -> None:
-        """Start without definitions.
+        """Create a program without definitions, for the network `root`.
 
-        `root` is the network to export, `columns` has the names of its inputs per token besides ids, such as position,
-        and `settings` has the constants of the exported file by name.
+        `columns` has the names of the network's inputs per token besides ids, such as position, and `settings` has the
+        constants of the exported file by name.
         """
         self.root, self.columns, self.settings = root, frozenset(columns), dict(settings)
         self.instances: dict[type, tuple[nn.Module, ...]] = {}
@@ -263,8 +260,8 @@ class Program:
             return as_call("nn.Sequential" if kind is nn.Sequential else kind.__name__, *map(self.construct, module))
         if kind.__module__.startswith("torch.nn"):
             if any(True for _ in (*module.parameters(), *module.buffers())):
-                raise UnsupportedModelError(
-                    f"a module of the class {kind.__name__} cannot be written into a single file"
+                raise PretuneError(
+                    f"a module of the class {kind.__name__} cannot be written into a single file; {ADVICE}"
                 )
             return as_node_from(f"nn.{module!r}")
         self.module_class(kind)
@@ -315,7 +312,10 @@ class Program:
         lines, parameters = ["super().__init__()"], []
         for name in dict.fromkeys(names):
             if not all(hasattr(instance, name) for instance in instances):
-                raise UnsupportedModelError(f"only some layers of the class {kind.__name__} have the attribute {name}")
+                raise PretuneError(
+                    f"only some layers of the class {kind.__name__} have the attribute {name}, which cannot be written "
+                    f"into a single file; {ADVICE}"
+                )
             values = [self.value(instance, name) for instance in instances]
             if len(set(map(ast.unparse, values))) == 1:
                 lines.append(f"self.{name} = {ast.unparse(values[0])}")
@@ -326,7 +326,7 @@ class Program:
         return list(made), parameters
 
     def value(self, module: nn.Module, name: str) -> ast.expr:
-        """Return an expression for an attribute of a module, which is a constant, tensor, function, or module."""
+        """Return an expression for the value of a module's attribute: a constant, a tensor, a function, or a module."""
         value = getattr(module, name)
         if isinstance(value, nn.Module):
             return self.construct(value)
@@ -344,8 +344,9 @@ class Program:
             return as_call("range", len(value))
         if isinstance(value, list | tuple | range | dict | str | int | float | bool | type(None)):
             return as_node(value)
-        raise UnsupportedModelError(
-            f"{type(module).__name__}.{name} is a {type(value).__name__}, which cannot be written into a single file"
+        raise PretuneError(
+            f"{type(module).__name__}.{name} is a {type(value).__name__}, which cannot be written into a single file; "
+            f"{ADVICE}"
         )
 
     def activation(self, value: Any) -> ast.expr:
@@ -356,7 +357,7 @@ class Program:
             assert isinstance(key, ast.Constant)
             if ACTIVATIONS[str(key.value)] is value:
                 return self.link(copy.deepcopy(expression), Scope(vars(module)), module)  # type: ignore[no-any-return]
-        raise UnsupportedModelError(f"the function {value!r} cannot be written into a single file")
+        raise PretuneError(f"the activation function {value!r} cannot be written into a single file; {ADVICE}")
 
 
 class Linking(ast.NodeTransformer):
@@ -476,7 +477,7 @@ def reach_of(pattern: Pattern) -> tuple[int, int]:
     Raise an error if the pattern is not a window around each token.
     """
     if pattern.reach is None:
-        raise UnsupportedModelError(f"the attention pattern {pattern.name!r} cannot be written into a single file")
+        raise PretuneError(f"the attention pattern {pattern.name!r} cannot be written into a single file; {ADVICE}")
     return pattern.reach
 
 

@@ -132,9 +132,9 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     def in_some_row(
         head: Tensor, query_block: ValueInterval, key_block: ValueInterval, last_block: ValueInterval
     ) -> IntervalMask:
-        """Return whether a block in a range of query blocks may attend to a random block in a range of key blocks.
+        """Return whether a range of key blocks may contain a random block of any block in a range of query blocks.
 
-        `last_block` is the range of the indices of the last blocks of their sequences.
+        `last_block` is the range of the index of the last block, over the sequences of these tokens.
         """
         steps = torch.arange(BLOCK // size + 2, device=query_block.low.device)
         row = torch.minimum(query_block.low[..., None] + steps, query_block.high[..., None])  # (…, blocks of a tile)

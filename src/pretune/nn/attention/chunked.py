@@ -19,7 +19,7 @@ SELF_LOGIT = -1e5  # the logit of a token with itself, if it should attend to it
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences of a batch split into chunks of `size` tokens; the last chunk of each may be incomplete."""
+    """The sequences of a batch split into chunks of `size` tokens; the last chunk of a sequence may be incomplete."""
 
     size: int
     count: int  # of all sequences; some at the end may be unused

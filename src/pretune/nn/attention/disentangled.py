@@ -149,7 +149,7 @@ class DisentangledAttention(ResidualBranch, ShowsLogits):
     def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the FLOPs of DeBERTa's position terms for sequences of the given `lengths`.
 
-        `slots`, the number of memory tokens per sequence, is always 0 here; other position terms need it.
+        `slots`, the number of memory tokens per sequence, is not used, because DeBERTa has no memory.
         """
         distances, inner = 2 * self.score.num_reachable(packed.max_length), self.heads * self.head_width
         return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

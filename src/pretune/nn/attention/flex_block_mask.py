@@ -91,11 +91,11 @@ class _Blocks:
 
 
 class _Ranges:
-    """The ranges of per-token features, for each pair of a block of queries and a block of keys.
+    """The ranges of the per-token features of blocks, by name, for each pair of a query block and a key block.
 
-    `blocks` are the query blocks (`dim` 1) or the key blocks (`dim` 0). A range covers only the tokens of the sequence
-    that both blocks of a pair share; `others`, (query blocks, key blocks), is False where this is the first sequence of
-    the block in `blocks`, and True where it is a later one.
+    `blocks` are the query blocks (`dim` 1) or the key blocks (`dim` 0) of the pairs. A range covers only the tokens of
+    the sequence that the two blocks of a pair share. `others`, (query blocks, key blocks), is True where this sequence
+    is not the first one in its block of `blocks`.
     """
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:

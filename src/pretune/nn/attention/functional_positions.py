@@ -19,7 +19,7 @@ from pretune.runtime.arrays import Array
 
 
 class FunctionalPositions(nn.Module):
-    """The encodings of clipped distances, one vector of the width of a head per distance."""
+    """Fixed sinusoidal encodings of relative positions (NEZHA), one vector per distance up to `max_distance`."""
 
     def __init__(self, heads: int, head_width: int, max_distance: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FunctionalPositions(nn.Module):
         return self.encoding(places).to(like.dtype)
 
     def index(self, query: PatternColumns, key: PatternColumns) -> Tensor:
-        """Return the row of the encoding of each distance, which is key position − query position."""
+        """Return the index of the encoding of each distance (key position − query position) in `vectors`."""
         distance = key["position"] - query["position"]
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
 
@@ -48,10 +48,13 @@ class FunctionalPositions(nn.Module):
 
 
 class FunctionalKeys(FunctionalPositions):
-    """Functional relative positions that are added to keys."""
+    """Relative positions given by fixed sinusoids (NEZHA), whose vectors are added to the keys of attention."""
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds q · a, scaled like the logits, by 1 / √d."""
+        """Return the score modification that adds q · a / √d to the logit of a query q and a key.
+
+        a is the encoding of the distance from the query to the key, and d is the width of a head.
+        """
         by_distance = torch.einsum("nhd,rd->nhr", q, self.vectors(q)) * q.shape[-1] ** -0.5
 
         def modify(logit: Tensor, head: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
@@ -61,10 +64,13 @@ class FunctionalKeys(FunctionalPositions):
 
 
 class FunctionalValues(FunctionalPositions):
-    """Functional relative positions that are added to values."""
+    """Relative positions given by fixed sinusoids (NEZHA), whose vectors are added to the values of attention."""
 
     def forward(self, weights: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
-        """Return the sum of encodings by attention weights: (b, heads, Lq, Lk) → (b, heads, Lq, head width)."""
+        """Return, for each query, the sum of the encodings of its distances to all keys, by attention weight.
+
+        The shapes are (b, heads, Lq, Lk) → (b, heads, Lq, head width).
+        """
         # Summed per distance first: there are fewer distances than pairs of tokens.
         index = self.index(query, key).expand_as(weights)
         by_distance = weights.new_zeros(*weights.shape[:-1], 2 * self.max_distance + 1)

@@ -103,8 +103,8 @@ class SelfAttention(PrunableHeads, ShowsLogits):
     ) -> None:
         """Build multi-head self-attention.
 
-        `norm` normalizes queries and keys (QK-norm), `rotary` rotates them, and `attend` replaces softmax attention; it
-        supports neither dropout nor a key-value cache.
+        `norm` normalizes queries and keys (QK-norm), `rotary` rotates them, and `attend` replaces softmax attention. A
+        layer with `attend` supports neither dropout of attention weights nor a key-value cache.
         """
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
@@ -169,7 +169,7 @@ class SelfAttention(PrunableHeads, ShowsLogits):
 
 
 def rotary_angles(rotary: RotaryPositions, layout: AttentionLayout) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of the rotary angles of the queries, which the layout caches for layers alike."""
+    """Return the cosines and sines of the rotary angles of the queries, cached in `layout` for the next layers."""
     name = ("angles", rotary.head_width, rotary.base)
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
@@ -246,8 +246,8 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
         """Build self-attention whose logits `score` modifies (None: the score modification in the context of a call).
 
         With `content_bias`, a learned vector per head is added to the queries; without `query_bias`, the projection to
-        queries has no bias, even if the others have one (Funnel); `scale` multiplies the logits (None: 1 /
-        √d); `stages` is the number of key blocks that the flex kernel prefetches (see `attend`); `values` adds relative
+        queries has no bias, even if other projections have one (Funnel); `scale` multiplies the logits (None: 1 / √d);
+        `stages` is the number of key blocks that the flex kernel prefetches (see `attend`); `values` adds relative
         positions to the values (NEZHA), for which attention is always computed by the dense implementation.
         """
         super().__init__()

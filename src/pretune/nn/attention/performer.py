@@ -27,7 +27,7 @@ class RandomFeatureAttention(nn.Module):
     features: Tensor
 
     def __init__(self, head_width: int, features: int, size: int = SIZE) -> None:
-        """Draw the random features, as many as `features`, which all heads share.
+        """Draw `features` random features, which all heads share.
 
         `size` is the number of tokens per chunk in which attention is computed.
         """
@@ -61,9 +61,9 @@ class RandomFeatureAttention(nn.Module):
         return (mixed[..., :-1] / mixed[..., -1:].clamp(min=SMALLEST)).to(v.dtype)
 
     def exponents(self, x: Tensor, root: float) -> Tensor:
-        """Return the logarithms of the random features of queries or keys x times `root`: (n, heads, features).
+        """Return the logarithms of the random features of x · `root`: (n, heads, d) → (n, heads, features).
 
-        x is (n, heads, d); the product with `root` scales the logits.
+        x are queries or keys, and `root` is the square root of the scale of the logits, 1 / √d.
         """
         x = x.float() * root
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2

@@ -24,23 +24,27 @@ SEPARATE = "separate"  # the column of tokens that are kept apart when others ar
 
 @dataclass(frozen=True)
 class TokenPooling:
-    """How neighboring tokens are pooled; see the module's docstring for both options."""
+    """The settings for pooling neighboring tokens two by two, as the examples in the module's docstring show.
+
+    With `separate_cls`, the first token is repeated, so that it is pooled only with itself; with `truncate_seq`, the
+    last token is then dropped.
+    """
 
     separate_cls: bool = True
     truncate_seq: bool = True
 
     @property
     def repeated(self) -> int:
-        """How many times the first token is repeated before the tokens are pooled two by two."""
+        """Return how many times the first token is repeated before the tokens are pooled two by two: 0 or 1."""
         return int(self.separate_cls)
 
     @property
     def added(self) -> int:
-        """How many tokens a sequence gains or loses before its tokens are pooled two by two."""
+        """Return how many tokens a sequence gains before its tokens are pooled two by two: 0 or 1."""
         return int(self.separate_cls and not self.truncate_seq)
 
     def lengths(self, lengths: Array) -> Array:
-        """Return the lengths of pooled sequences, given those before.
+        """Return the lengths of sequences after pooling, given their lengths before pooling.
 
         >>> import numpy as np
         >>> TokenPooling().lengths(np.array([7, 3, 2, 1, 0])).tolist()
@@ -55,10 +59,10 @@ class TokenPooling:
         return max(min(length, 1 + self.repeated), (length + self.added + 1) // 2)
 
     def pool(self, side: TokenLayout) -> PooledTokens:
-        """Return the layout of the pooled tokens, and which tokens each of them stands for.
+        """Pool tokens two by two; return the layout of the pooled tokens, and which tokens each of them stands for.
 
-        Without offsets on the host, or in a compiled graph, the number of pooled tokens depends only on the shapes of
-        the batch: unused places at the end are split into sequences of the maximum length.
+        In a compiled graph, or without offsets on the host, the number of pooled tokens depends only on the shapes of
+        the batch; unused positions at the end then form additional sequences of the maximum length or less.
         """
         offsets = side.offsets.long()
         count, sequences = len(side), offsets.shape[0] - 1
@@ -95,7 +99,7 @@ class TokenPooling:
 
 @dataclass(frozen=True)
 class PooledTokens:
-    """The layout of m pooled tokens, and how they are related to the n tokens before."""
+    """The layout of m pooled tokens, and the mapping between them and the n tokens that were pooled."""
 
     layout: TokenLayout
     before: TokenLayout  # the n tokens, in as many sequences: for unused places, empty ones are added
@@ -112,12 +116,15 @@ class PooledTokens:
         return torch.maximum(x[self.first], x[self.last])
 
     def follow(self, index: Tensor) -> Tensor:
-        """Return the pooled token for each of some tokens, given their `index` among those before, or -1."""
+        """Return, for each of some tokens, the index of the pooled token that stands for it, or -1 if it was dropped.
+
+        `index` has the indices of these tokens before pooling; -1 stays -1.
+        """
         return torch.where(index < 0, -1, self.index[index.clamp(min=0)])
 
 
 def upsample(x: Tensor, index: Tensor) -> Tensor:
-    """Return the state of the pooled token for each token, 0 where `index` is -1: (m, width) → (n, width).
+    """Return, for each token, the state of the pooled token at its `index`; 0 for -1: (m, width) → (n, width).
 
     >>> upsample(torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1, 1, -1])).flatten().tolist()
     [1.0, 2.0, 2.0, 0.0]

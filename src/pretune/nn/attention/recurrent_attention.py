@@ -84,7 +84,7 @@ class RecurrentAttention(nn.Module):
         return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """Return the encoder states `keys` as the method `compare` needs them; called once for all decoder steps."""
+        """Return the encoder states `keys` in the form that `compare` takes, computed once for all decoder steps."""
         match self.score:
             case "multiplicative" | "additive":
                 return self.key(keys)

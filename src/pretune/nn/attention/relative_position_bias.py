@@ -54,7 +54,7 @@ class T5RelativeBias(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
     def forward(self, q: Tensor, layout: AttentionLayout) -> ScoreMod:
-        """Return the score modification that adds the learned bias of a head and a bucket of distances to a logit."""
+        """Return the score modification that adds to each logit the learned bias of its head and bucket of distances."""
         # All distances beyond `max_distance` are alike, so a small table per distance is enough, instead of one entry per pair.
         furthest = self.max_distance
         distances = torch.arange(-furthest, furthest + 1, device=q.device)

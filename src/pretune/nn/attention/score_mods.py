@@ -27,7 +27,7 @@ class ScoreModBuilder(Protocol):
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the FLOPs of the score modification for sequences of the given `lengths`.
 
-        `packed` is the batch that they come from, and `slots` the number of memory tokens per sequence.
+        `packed` is the batch of these sequences, and `slots` the number of memory tokens per sequence.
         """
 
 
@@ -35,7 +35,10 @@ class ValueTerm(Protocol):
     """The interface of modules that add a term to the output of attention, computed from the attention weights."""
 
     def __call__(self, weights: Tensor, query: PatternColumns, key: PatternColumns) -> Tensor:
-        """Return the term, (b, heads, Lq, d), of b sequences with the attention weights (b, heads, Lq, Lk)."""
+        """Return the term, (b, heads, Lq, d), given the attention weights of b sequences, (b, heads, Lq, Lk).
+
+        `query` and `key` have the features of the queries and the keys, such as their positions.
+        """
 
     def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
         """Return the FLOPs of the term for sequences of the given `lengths` (see `ScoreModBuilder.operations`)."""
@@ -109,8 +112,8 @@ class FunnelScore(nn.Module):
     """The position and segment terms of Funnel-Transformer: (q + u) · W r(distance) + (q + s) · e.
 
     r is a sinusoidal encoding of the distance; W, the vectors u and s per head, and e, one of two vectors for different
-    segments or the same, are learned. Segment 2 is the same as every other. Logits from and to tokens with the column
-    `separate` have no such terms.
+    segments or the same, are learned. Segment 2 counts as equal to all segments. Logits whose query or key is
+    marked by the column `separate` do not get these terms.
     """
 
     def __init__(self, width: int, heads: int, head_width: int) -> None:
@@ -150,7 +153,7 @@ class FunnelScore(nn.Module):
         return self.operations_within(lengths, packed.max_length)
 
     def operations_within(self, lengths: Array, longest: int) -> float:
-        """Return the FLOPs for queries in sequences of the given `lengths`, of up to `longest` keys."""
+        """Return the FLOPs of both terms for queries in sequences of the given `lengths` and up to `longest` keys."""
         distances = 2 * longest + 1
         inner = self.heads * self.head_width
         return float(2 * distances * self.position.numel() + 2 * inner * (distances + 2) * lengths.sum())

@@ -83,7 +83,7 @@ def _backward(
 def launch_settings(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
     """Return the launch settings of a Triton kernel for rows of `width` elements.
 
-    `choices` maps the largest width that a setting is for to that setting.
+    `choices` maps widths, in increasing order, to the settings for rows of at most that width.
     """
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 

@@ -81,7 +81,9 @@ def parse_matches(text: str, student: int, teacher: int) -> tuple[LayerMatch, ..
 
 
 def map_layers(text: str, student: int, teacher: int) -> tuple[tuple[int, int], ...]:
-    """Parse a layer map (`skip`, `last`, `1:2/2:4`) into layer pairs (student, teacher), given both numbers of layers.
+    """Parse a layer map (`skip`, `last`, `1:2/2:4`) into layer pairs (student, teacher).
+
+    `student` and `teacher` are the numbers of layers of both models.
 
     >>> map_layers("last", 3, 12)
     ((1, 10), (2, 11))

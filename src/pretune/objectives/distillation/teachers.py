@@ -31,5 +31,5 @@ def frozen_copy(root: Any, device: torch.device) -> Any:
 
 
 def cached_teacher(student: Any, teacher: Any) -> Any:
-    """Return the teacher's backbone; it caches its hidden states if the student's backbone does so, too."""
+    """Return the backbone `teacher`, with a cache of its hidden states if the backbone `student` has such a cache."""
     return student.cached_other(teacher) if isinstance(student, WrappedBackbone) else teacher

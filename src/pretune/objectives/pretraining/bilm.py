@@ -111,7 +111,7 @@ class BiLM(Objective):
         return Loss(sums={self.name: sums.sum()}, logs=logs, state=after)
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the target tokens of a demonstration as text: of the forward, then of the backward direction."""
+        """Return the target tokens as text: those of the forward direction, then those of the backward direction."""
         forward, backward = (spell(target[at[:, 1] == direction]) for direction in (0, 1))
         return f"{forward}; and from the end: {backward}"
 

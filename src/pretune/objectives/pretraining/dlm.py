@@ -143,7 +143,7 @@ def turn_windows(dialogue: Array, size: int, draws: EpochRandom) -> Array:
 def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bool:
     """Return whether any of the turns `used` with the role `role` can be exchanged between two dialogues.
 
-    This needs turns of at least two dialogues, with at least two different texts.
+    An exchange needs turns of at least two dialogues, with at least two different texts.
     """
     turns = used[np.array(rows.roles)[used] == role]
     return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1

@@ -47,7 +47,7 @@ class MaskedItem(TokenPrediction):
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Cut user histories into sequences, from the newest item backward.
 
-        After the first epoch, the histories are cut at other, random places.
+        After the first epoch, the positions of the cuts are shifted at random.
         """
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:

@@ -52,10 +52,7 @@ def word_units(sequences: Sequences) -> MaskingUnits:
 
 
 def run_starts(sequences: Sequences, pieces: MaskingUnits) -> Array:
-    """Return a mask (k,) of the pieces, such as words, that start a sequence or follow a special token.
-
-    k is the number of pieces.
-    """
+    """Return a mask (k,), True for those of k pieces (such as words) that start a sequence or follow special tokens."""
     begins = sequence_starts(sequences)[pieces.first]
     begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
     begins[:1] = True
@@ -113,8 +110,8 @@ def phrase_units(sequences: Sequences, known: PhraseMatcher) -> MaskingUnits:
 def choose_masked(sequences: Sequences, rate: float, draws: EpochRandom, units: MaskingUnits | None = None) -> Array:
     """Return the sorted indices (m,) of tokens to mask: about a share `rate` of each sequence, no special tokens.
 
-    The units (`units`; by default single tokens) are drawn at random as long as they fit into max(1, round(rate ·
-    length)) tokens of their sequence.
+    `units` are the units to mask (None: single tokens). They are taken in random order, up to max(1, round(rate · n))
+    tokens of each sequence, where n is the number of its maskable tokens.
     """
     if units is None:
         return choose_masked_tokens(sequences, rate, draws)
@@ -152,11 +149,11 @@ def choose_masked_tokens(sequences: Sequences, rate: float, draws: EpochRandom) 
 
 
 def shuffle_pieces(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: EpochRandom) -> Array:
-    """Return the maskable pieces (tokens or words) of each sequence in random order, encoded as integers (k,).
+    """Shuffle the maskable pieces (tokens or words) of each sequence; return one integer per piece, in the new order.
 
-    The low 20 bits of an integer are the position in the sequence at which the piece starts. Pieces bounds[i] to
-    bounds[i + 1] - 1 belong to sequence i; `first` (k,) has the index of the first token of each piece. Pieces with the
-    same `unit` (k,), such as the words of a span, stay adjacent.
+    The low 20 bits of each integer, of k in all, are the position in its sequence at which the piece starts. Before
+    shuffling, sequence i has the pieces bounds[i] to bounds[i + 1] - 1, and `first` (k,) has the index of the first
+    token of each piece. Pieces with the same `unit` (k,), such as the words of a span, stay adjacent.
     """
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
@@ -176,7 +173,10 @@ def mask_counts(rate: float, lengths: Array) -> Array:
 
 
 def max_masked(packing: Packing, rate: float) -> int:
-    """Return the maximum number of masked tokens in a batch of size `packing`, as each sequence may round up."""
+    """Return the maximum number of masked tokens in a batch, given the batch limits `packing` and the masking rate.
+
+    The number of masked tokens is rounded in each sequence, so the maximum can exceed `rate` times all tokens.
+    """
     sequences = min(packing.sequences, packing.tokens)
     return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
 

@@ -41,7 +41,7 @@ class MLM(ReadsDocuments):
     mask_replace_prob, random_replace_prob
         The shares of the chosen tokens that become [MASK] and that become random tokens.
     unit
-        What is masked as a whole: token, word, span, ngram or phrase. The tokens of a span are all replaced alike.
+        What is masked as a whole: token, word, span, ngram or phrase. All tokens of a span are replaced in the same way.
     static_masks
         The number of different masks of each text, used in turn by the epochs; 0 draws new masks in each epoch.
     span_geometric_p, max_span_length

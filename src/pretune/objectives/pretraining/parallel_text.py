@@ -88,9 +88,10 @@ def restart_positions(sequences: Sequences) -> Sequences:
 
 
 def check_attention(name: str, backbone: Backbone) -> None:
-    """Raise an error if the attention of a model is not full, as `name`, an objective on text pairs, requires.
+    """Raise an error if a model has an attention pattern other than full attention.
 
-    The positions of the second text start at 0 again, but other attention patterns need positions that increase.
+    The objective `name` reads pairs of texts, and restarts the positions in the second text at 0; other attention
+    patterns need positions that increase.
     """
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:

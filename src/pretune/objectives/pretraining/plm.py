@@ -99,7 +99,7 @@ class PLM(TokenPrediction, AddsTokens):
         return np.where(context, 2 * np.repeat(segment_starts(sizes), sizes), 2 * rank + 1)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return the maximum number of prediction targets per batch: one in `k` tokens, rounded in each sequence."""
+        """Return the maximum number of prediction targets per batch: one in `k` tokens, plus a margin for rounding."""
         sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(packing.tokens / self.k) + sequences // 2 + 1)}
 

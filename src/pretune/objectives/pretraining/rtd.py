@@ -164,7 +164,7 @@ class RTD(ReadsDocuments):
         return loss
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return "r" for each token of a demonstration that was replaced, and "o" for each original one."""
+        """Return text with one letter per token: "r" for each replaced token, and "o" for each original one."""
         return " ".join("r" if replaced else "o" for replaced in ids != target)
 
 

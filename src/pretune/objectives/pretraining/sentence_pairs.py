@@ -70,7 +70,7 @@ class SequenceClassification(Objective):
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return what the label of each sequence in a demonstration means, such as "in order", separated by commas."""
+        """Return the meaning of each sequence's label, such as "in order", separated by commas."""
         return ", ".join(self.classes[int(label)] for label in target)
 
 
@@ -122,7 +122,7 @@ def swap_texts(swapped: Array, *pairs: Array) -> None:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Which of m sequences were matched, and which of them got the second text of their partner."""
+    """The result of matching m sequences of two texts in pairs, and exchanging the second texts of some pairs."""
 
     matched: Array  # indices of sequences with a partner
     exchanged: Array  # (m,) whether the second text comes from the partner

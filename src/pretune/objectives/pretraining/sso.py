@@ -1,4 +1,4 @@
-"""The sentence structural objective (Wang et al., 2019, StructBERT, arXiv:1908.04577): next, previous, or other text."""
+"""Sentence structural objective (Wang et al., 2019, StructBERT, arXiv:1908.04577): classify how two texts are related."""
 
 from __future__ import annotations
 

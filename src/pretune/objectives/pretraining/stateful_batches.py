@@ -117,10 +117,10 @@ class StreamEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Return a mask (n,) of the tokens at `places` in the concatenated documents that are special or start a word.
+        """Return a mask (n,), True for those of n tokens that are special or start a word.
 
-        `places` (n,) are positions, `document` (n,) has the document number of each token, and `special` (n,) is True
-        for special tokens.
+        `places` (n,) has the positions of the tokens in the concatenated documents, `document` (n,) their document
+        numbers, and `special` (n,) is True for special tokens.
         """
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)

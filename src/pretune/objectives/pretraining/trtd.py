@@ -20,7 +20,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 @register_objective
 @dataclass(frozen=True)
 class TRTD(ParallelText, RTD):
-    """Replaced token detection on pairs of translations.
+    """Replaced token detection on texts that are each paired with a translation.
 
     If it is trained together with `rtd`, both use the same generator.
     """

@@ -25,7 +25,7 @@ DETECTION_TERMS = frozenset({"rtd", "trtd"})  # loss terms that ask of every tok
 @register_objective
 @dataclass(frozen=True)
 class WordOrder(ReadsDocuments, TokenPrediction):
-    """Word order: tokens of some n-grams are shuffled, and the original token of each place is predicted.
+    """Word order: the tokens of some n-grams are shuffled, and the original token at each position is predicted.
 
     Each sequence is cut into n-grams of `ngram_size` tokens, starting at a random one of its first `ngram_size` tokens.
     A share `shuffle_rate` of the n-grams, at least one per sequence, is shuffled. In a sum such as mlm+word_order,

@@ -1,6 +1,6 @@
 """Noise functions for concatenated texts: reordering, rotating, infilling, masking, and deleting.
 
-Each returns new texts. `index` (b,) has the numbers of the texts, which seed the random numbers: the noise of a text
+Each function returns new texts. `index` (b,) has the numbers of the texts, which seed the random numbers: the noise of a text
 does not depend on the other texts of a pack.
 """
 
@@ -125,10 +125,10 @@ def delete(texts: FlatTexts, rate: float, token: int, draws: EpochRandom, index:
 def _choose(
     texts: FlatTexts, rate: float, token: int, draws: EpochRandom, purpose: str, index: Array, keep: int = 0
 ) -> Array:
-    """Return the indices of a random share `rate` of the tokens of each text, without mask tokens.
+    """Return the indices of randomly chosen tokens: a share `rate` of each text's tokens that are not mask tokens.
 
     `token` is the id of the mask token, and `purpose` seeds the random numbers. At least one token of a text is chosen,
-    as long as at least `keep` of its tokens are left.
+    unless fewer than `keep` of its tokens would be left.
     """
     free = texts.ids != token
     counts = segment_sum(free, texts.lengths)

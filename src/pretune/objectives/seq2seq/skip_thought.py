@@ -37,10 +37,10 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 class SkipThoughtHead(nn.Module):
-    """An output layer over the vocabulary, and what the two decoders do not share.
+    """An output layer over the vocabulary, with the parameters that distinguish the two neighbors of a sentence.
 
-    If they share all their weights, these are two learned vectors, which tell the decoder which neighbor to generate,
-    and else the layers of the decoder of the next sentence.
+    With two decoders, these are the layers of the second one, which generates the next sentence. With one decoder, they
+    are two learned vectors, which tell it whether to generate the previous or the next sentence.
     """
 
     def __init__(self, backbone: Backbone, separate_decoders: bool) -> None:
@@ -79,7 +79,7 @@ class SkipThought(Seq2Seq):
 
     @property
     def needs_host_sync(self) -> bool:
-        """Return whether there are two decoders, whose sequences are divided on the host."""
+        """Return whether the loss synchronizes GPU and CPU, which happens only with two decoders."""
         return self.separate_decoders
 
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
@@ -121,7 +121,7 @@ class SkipThought(Seq2Seq):
         return side_packings(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Return a new output layer over the vocabulary, with what tells previous and next sentences apart."""
+        """Return a new output layer over the vocabulary, with the parameters for previous and for next sentences."""
         return SkipThoughtHead(backbone, self.separate_decoders)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -148,10 +148,10 @@ def inner_sentences(store: Store, documents: Array) -> Array:
 
 @exclude_from_compile  # the number of tokens of each decoder differs from batch to batch
 def decode_separately(network: Any, next_decoder: nn.ModuleDict, target: Packed, vectors: Tensor) -> Tensor:
-    """Decode the sentences before with the decoder of a network, and those after with the layers `next_decoder`.
+    """Decode previous sentences with the decoder of `network`, and next sentences with the layers `next_decoder`.
 
-    `vectors` (2s, width) has the vector from which each of the target sequences is decoded. Return the decoder's states
-    of all target tokens, in their order.
+    In `target`, previous and next sentences alternate; `vectors` (2s, width) has the vector from which each of them is
+    decoded. Return the decoder's hidden states of all target tokens, in the order of `target`.
     """
     states, rows = [], []
     for number, decoder in enumerate((network, network.with_decoder(next_decoder))):

@@ -84,7 +84,7 @@ class TextEpoch(PlannedEpoch):
 def text_epoch(data: Data, packing: Packing, draws: EpochRandom, spare: int = 0) -> TextEpoch:
     """Cut documents into spans of whole sentences, so that at least `spare` tokens are left free in each sequence.
 
-    The free tokens are for what an objective or the template of the target adds.
+    The free tokens leave room for tokens that an objective, or the template of the target, adds to a span.
     """
     template = with_target_side(data.template)
     spare = max(spare, count_special_items(template.target) - 1 - template.num_special_tokens(pair=False))
@@ -156,7 +156,8 @@ def language_token_name(language: str, tokenizer: Tokenizer) -> str:
 def set_language_tokens(sequences: Sequences, stands: int) -> Sequences:
     """Replace each placeholder token in source and target by the language token of its sequence.
 
-    `stands` is the token id of the placeholder; the language tokens are the label `language` of the sequences.
+    `stands` is the token id of the placeholder. `sequences.labels["language"]` has the id of the language token of each
+    sequence; without it, nothing is replaced.
     """
     own = sequences.labels.get("language")
     for side in (sequences, sequences.second):
@@ -189,7 +190,7 @@ def add_template_tokens(texts: FlatTexts, before: Array, after: Array) -> FlatTe
 def make_source_and_target(
     name: str, sequences: Sequences, source: FlatTexts, target: FlatTexts, tokenizer: Tokenizer
 ) -> Sequences:
-    """Return sequences with the given source and target texts in the templates, ready for teacher forcing.
+    """Wrap source and target texts in their templates, and return them as sequences for teacher forcing.
 
     The template of the source is read from `sequences`, that of the target from `sequences.frame`. `name` is the loss
     term of the target tokens.

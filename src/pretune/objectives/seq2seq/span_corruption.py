@@ -114,7 +114,10 @@ class SpanCorruption(Seq2Seq):
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Return the batch limits of source and target, which allow for rounding in each sequence."""
+        """Return the batch limits of source and target.
+
+        They include a margin, because the numbers of spans and of replaced tokens are rounded in each sequence.
+        """
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.noise_density * (1 - 1 / self.mean_span_length)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + MAX_TEMPLATE_TOKENS) * sequences)

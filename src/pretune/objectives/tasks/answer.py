@@ -270,7 +270,10 @@ class AnswerTask(Task):
         return Questions(Path("example"), {}, [question], [passage], [[AnswerSpan(answer, passage.find(answer))]])
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the text of each answer in a demonstration; `at` (n, 2) has its first and last token in `ids`."""
+        """Return the texts of the target answers, separated by semicolons, for `pretune show objectives`.
+
+        Each row of `at` (n, 2) has the indices in `ids` of the first and the last token of an answer.
+        """
         return "; ".join(spell(ids[first : last + 1]) for first, last in at)
 
 

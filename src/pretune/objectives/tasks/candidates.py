@@ -40,7 +40,7 @@ class CandidateTask(Task):
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence of at most `length` tokens per candidate.
 
-        Each has the number of its example and, in training, its target probability.
+        The labels of a sequence are the number of its example and, in training, its target probability.
         """
         check_pooling(self.name, self.pooling, data.template)
         examples = data.rows
@@ -102,15 +102,15 @@ class CandidateTask(Task):
         return group_loss(self.name, self.outputs(head, backbone, batch), batch.targets[self.name])
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the target probability of each candidate in a demonstration as text, such as "0 / 1"."""
+        """Return the target probabilities of candidates as text, such as "0 / 1", for `pretune show objectives`."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
-    """Return the indices of the sequences in each group, padded with -1, and their normalized shares, (g, most) each.
+    """Return the indices of the sequences in each group, padded with -1, and their target probabilities.
 
-    `groups` has the group of each sequence, `shares` its target probability, which is normalized to a sum of 1 per
-    group. Groups whose shares are all 0 are left out.
+    Both have the shape (groups, most). `groups` has the group of each sequence, and `shares` its weight; in each group,
+    the weights are normalized to a sum of 1. Groups whose weights are all 0 are left out.
 
     >>> at, share = group_targets(np.array([7, 3, 7]), np.array([0.0, 1.0, 1.0]), most=2)
     >>> at.tolist(), share.tolist()

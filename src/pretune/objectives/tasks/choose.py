@@ -75,7 +75,7 @@ class Choose(CandidateTask):
         return read_choices(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task that has the largest number of choices of a training example."""
+        """Return a copy of the task, with `max_candidates` set to the largest number of choices of a training example."""
         return replace(self, max_candidates=int(examples.sizes.max()))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
@@ -115,9 +115,9 @@ class Choose(CandidateTask):
         return score_choices(answers, examples, self)
 
     def majority_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
-        """Return a baseline's name and its answers to the examples `judged`.
+        """Return the name of a baseline, and its answers to the examples `judged`.
 
-        It always chooses the choice number that is most often correct in the training examples, `learned`.
+        The baseline always chooses the position that is most often correct in the training examples, `learned`.
         """
         usual = most_frequent(str(group.correct[0]) for group in learned.groups)
         return f"choice {usual}", [{"choice": min(int(usual), len(group.names) - 1)} for group in judged.groups]

@@ -257,7 +257,7 @@ class LabelTask(Task):
         return LabelPrompt(words={str(label): str(word) for label, word in words.items()})
 
     def demonstration(self) -> LabeledRows:
-        """Return demonstration examples of the task: two movie reviews with their sentiment."""
+        """Return examples of the task: two movie reviews with their sentiment."""
         labels = ["positive", "negative"]
         return LabeledRows(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
 
@@ -367,7 +367,10 @@ class Classify(LabelTask):
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
-        """Set the label of each sequence as its target; with `multi_label`, the target has the weight of each label."""
+        """Set the label of each sequence as its target.
+
+        With `multi_label`, the target has one number per class: its loss weight if the sequence has the label, else 0.
+        """
         sequences = add_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
@@ -505,9 +508,9 @@ def multi_label_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
 
 
 def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
-    """Raise an error if the task `name` cannot use `pooling`.
+    """Raise an error if `pooling` is unknown, or needs segments that the model's `template` lacks.
 
-    This is so if the pooling is unknown, or needs segments that the model's `template` lacks.
+    `name` is the name of the task, for the error message.
     """
     if pooling not in get_args(Pooling):
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {suggest(str(pooling), get_args(Pooling))}")

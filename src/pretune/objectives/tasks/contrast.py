@@ -236,7 +236,7 @@ class Contrast(Task):
         return LabeledRows(Path("example"), {}, first, second, None)
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return which sequences of a demonstration form pairs as text, such as "1 with 2"."""
+        """Return text that says which sequences form pairs, such as "1 with 2", for `pretune show objectives`."""
         return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
 
 

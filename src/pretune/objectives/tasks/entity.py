@@ -29,7 +29,10 @@ from pretune.text.examples.multiple_choice import ChoiceExample, ChoiceExamples
 
 
 class EntityPrompt(InContextPrompt):
-    """An in-context prompt that ends at a query's gap; a candidate is an entity and the query's text after the gap."""
+    """An in-context prompt that ends at the gap of a query.
+
+    A candidate answer is an entity, followed by the text of the query after the gap.
+    """
 
     per_token: ClassVar[bool] = True
 
@@ -79,7 +82,7 @@ class Entity(CandidateTask):
         return read_entity_clozes(file, columns, labels=answered)
 
     def fit(self, examples: ChoiceExamples) -> Self:
-        """Return a copy of the task that knows the largest number of entities of an example.
+        """Return a copy of the task, with `max_candidates` set to the largest number of entities of an example.
 
         Log how many queries have no correct answer among their entities.
         """
@@ -98,7 +101,7 @@ class Entity(CandidateTask):
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return exact match and word F1 of the predicted entities as sums over queries (AdditiveMetrics).
 
-        Each is the best over the gold answers of a query.
+        For a query with several gold answers, the highest value counts.
         """
         return entity_cloze_metrics(answers, examples, self)
 

@@ -158,7 +158,7 @@ class Generate(TwoSided, Task):
         return [f"{self.prefix.strip()} {text}".strip() for text in texts]
 
     def spell(self, target: str, template: Template) -> str:
-        """Return a target text as it has to be tokenized; for a decoder-only model, it begins with a space."""
+        """Return a target text in the form that is tokenized: for a decoder-only model, with a space before it."""
         return target if template.target else f" {target}"
 
     # -- arranging --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Generate(TwoSided, Task):
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
         """Return the tokenized sources and targets, from the cache of `data` if they were tokenized before.
 
-        For a decoder-only model, return the sequences of both joined, and None.
+        For a decoder-only model, return one sequence per row, of source and target joined, and None.
         """
         found: tuple[Arrangement, Arrangement | None] = data.cached(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
@@ -235,7 +235,7 @@ class Generate(TwoSided, Task):
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """Tokenize sources and targets, and return both; for a decoder-only model, both joined and None."""
+        """Tokenize and return sources and targets; for a decoder-only model, return joined sequences and None."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:

@@ -109,7 +109,7 @@ class Match(LabelTask):
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the answers of a baseline to the rows `judged`: a linear classifier on words and their overlap.
 
-        It is fitted to `learned`, and reads the words of the two marked spans.
+        The classifier is fitted to `learned`, and reads the words of the two marked spans.
         """
         labels = classify_pairs(marked_spans(learned), marked_spans(judged))
         return {"word overlap of the spans": [{"label": label} for label in labels]}
@@ -122,7 +122,7 @@ class Match(LabelTask):
 
 
 def marked_spans(rows: LabeledRows) -> LabeledRows:
-    """Return new rows in which the two marked spans of each row stand as a pair of texts; labels stay the same."""
+    """Return copies of rows in which the two marked spans of each row are its pair of texts; labels stay the same."""
     seconds = rows.texts if rows.pairs is None else rows.pairs
     spans = rows.extra["spans"]
     firsts = [text[start:end] for text, ((start, end), _) in zip(rows.texts, spans, strict=True)]

@@ -162,7 +162,10 @@ class Rank(CandidateTask):
         return LabeledRows(Path("example"), {}, ["a plane takes off"] * 2, candidates, [1.0, 0.0])
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the targets of a demonstration as text: candidates' probabilities, or the relevance of each row."""
+        """Return the targets as text for `pretune show objectives`, separated by commas.
+
+        They are the probabilities of a query's candidates, such as "1 / 0", or the relevance of each row.
+        """
         return super().describe_target(at, target if target.ndim > 1 else target[:, None], ids, spell)
 
 
@@ -170,5 +173,5 @@ def relevance(value: Any) -> float:
     """Return the relevance in a table cell as a number; raise an error if it is negative."""
     found = parse_number(value)
     if found < 0:
-        raise ValueError(f"the relevance {value!r} is negative")
+        raise ValueError(f"a relevance must be 0 or more, but is {value!r}")
     return found

@@ -197,7 +197,7 @@ class Regress(Task):
     def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
         """Return the answers of a baseline to the rows `judged`: a linear regression that is fitted to `learned`.
 
-        It reads the words of a text and, for pairs of texts, also their overlap.
+        The regression reads the words of a text and, for pairs of texts, also their overlap.
         """
         name = "a bag of words" if learned.pairs is None else "word overlap and a bag of words"
         return {name: [{"value": value} for value in regress_words(learned, judged)]}
@@ -212,5 +212,5 @@ class Regress(Task):
         return LabeledRows(Path("example"), {}, first, second, [5.0, 0.4])
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the target numbers of a demonstration as text, separated by commas."""
+        """Return the target numbers as text, separated by commas, for `pretune show objectives`."""
         return ", ".join(f"{value:g}" for value in target)

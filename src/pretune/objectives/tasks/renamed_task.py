@@ -1,4 +1,4 @@
-"""Tasks under another name, so that one model can learn several of the same kind: sst: classify | rte: classify."""
+"""Tasks under another name, so that one model can learn two of the same kind, as in sst: classify|rte: classify."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Rerank(Task):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Return the columns with features, in order."""
+        """Return the names of the columns with features, in order."""
         return tuple(name.strip() for name in self.features.split(",") if name.strip())
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
@@ -114,7 +114,7 @@ class Rerank(Task):
         if (wrong := np.flatnonzero(tokens.lengths[:, 0] != sizes)).size:
             raise PretuneError(
                 f"{lists.location(wrong[0])}: the model's tokenizer splits the {sizes[wrong[0]]} items into "
-                f"{tokens.lengths[wrong[0], 0]} tokens; re-ranking needs a tokenizer of kind items"
+                f"{tokens.lengths[wrong[0], 0]} tokens; re-ranking needs one token per item: choose a model with a tokenizer of the kind `items`"
             )
         arrangement = arrange_rows(tokens, data.tokenizer, data.template, length, {"example": np.arange(len(lists))})
 
@@ -190,12 +190,15 @@ class Rerank(Task):
         return scored
 
     def majority_answers(self, learned: CandidateLists, judged: CandidateLists) -> tuple[str, list[Answer]]:
-        """Return the name and the answers of a baseline that keeps the initial order."""
+        """Return the name and the answers of a baseline that keeps the initial order of the candidates."""
         answers = [self._answer(judged, row, -np.argsort(order)) for row, order in enumerate(judged.orders)]
         return "the initial order", answers
 
     def simple_baselines(self, learned: CandidateLists, judged: CandidateLists) -> dict[str, list[Answer]]:
-        """Return the answers of a point-wise baseline: a logistic regression on features and initial position."""
+        """Return the answers of a pointwise baseline to the requests `judged`, by baseline.
+
+        The baseline is a logistic regression on features and initial positions, fitted to the requests `learned`.
+        """
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
@@ -217,7 +220,7 @@ class Rerank(Task):
         return CandidateLists(Path("example"), {}, ["1"], items, [order], [np.zeros((3, 0))], [clicked])
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
-        """Return the target probability of each candidate in a demonstration as text, such as "0 / 1"."""
+        """Return the target probabilities of candidates as text, such as "0 / 1", for `pretune show objectives`."""
         return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
@@ -232,7 +235,10 @@ class RerankHead(nn.Module):
         if features:
             embed = backbone.embed
             if not isinstance(embed, Embeddings):
-                raise PretuneError("rerank adds numeric features to token embeddings; this model has other embeddings")
+                raise PretuneError(
+                    "rerank adds numeric features to token embeddings, but this model has no plain table of them; choose "
+                    "a model that has one, such as bert-tiny"
+                )
             self.features = FeatureEmbedding(features, embed.tokens.shape[1], means, deviations)
         self.score = TokenHead(backbone.width, 1, backbone.tagger(), dropout)
 
@@ -253,7 +259,7 @@ def rank_candidates(scores: Array, order: Array) -> Array:
 
 
 def ranked_relevances(answers: Sequence[Answer], examples: CandidateLists) -> list[Array]:
-    """Return the relevances of the candidates of each request in the order of the answer's scores, best first."""
+    """Return, for each request, the relevances of its candidates in the order of their scores, best first."""
     assert examples.relevances is not None
     lists = zip(answers, examples.orders, examples.relevances, strict=True)
     return [relevances[rank_candidates(np.asarray(answer["scores"]), order)] for answer, order, relevances in lists]

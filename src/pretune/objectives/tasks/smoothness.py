@@ -24,9 +24,9 @@ from pretune.packed import Batch, Packed
 
 @dataclass
 class ReferenceModel:
-    """Holds the moving average of a model's parameters, which training assigns to `root`.
+    """Holds `root`, a copy of the model whose parameters are a moving average of those of the trained model.
 
-    See `training/optim/proximal_point.py`.
+    The training callback `ProximalPoint` (`training/optim/proximal_point.py`) sets and updates it.
     """
 
     root: nn.Module | None = None  # with `backbone` and `heads`, in evaluation mode

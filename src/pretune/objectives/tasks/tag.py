@@ -94,9 +94,9 @@ class Tag(Task):
                 f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, such as B-PER or O; correct this tag, or set tag(scheme=plain)"
             )
         if len(counts) < 2:
-            said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
+            problem = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
             raise PretuneError(
-                f"{examples.file}: {said}, but tagging needs at least two tags; check the column of tags"
+                f"{examples.file}: {problem}, but tagging needs at least two tags; check the column of tags"
             )
         if scheme == "plain":
             return replace(self, labels=tuple(sorted(counts)), scheme=scheme, default_tag=counts.most_common(1)[0][0])
@@ -152,7 +152,7 @@ class Tag(Task):
     def encode_tags(self, rows: TaggedSentences) -> Array:
         """Return the class index of each word's tag, (words,), after conversion to the task's scheme.
 
-        It is -1 for a tag that was not in the training data.
+        The index is -1 for a tag that was not in the training data.
         """
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}

@@ -129,6 +129,7 @@ class Store:
             check_arrays(self.folder / shard["file"], arrays, shard, self.manifest["vocabulary"] if verify else None)
         # (language, number of documents), in the order of the documents
         self.language_runs = [(str(self.manifest["settings"]["language"]), self.documents)]
+        self.part_tokens = [self.tokens]  # of each store that it was joined from, in their order
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -243,6 +244,7 @@ class Store:
         store.__dict__ |= {name: getattr(self, name) for name in kept} | {"sentence_offsets": offsets}
         store.__dict__["_token_bounds"] = np.array([0, len(tokens)])
         store.manifest = self.manifest | {"tokens": len(tokens)}
+        store.part_tokens = [len(tokens)]
         store._maps = [{"tokens": tokens, "words": np.packbits(words, bitorder="little")}]
         return store
 
@@ -358,6 +360,7 @@ def join_stores(stores: Sequence[Store]) -> Store:
             joined.manifest["settings"] = first.manifest["settings"] | own
     joined._maps = [arrays for store in stores for arrays in store._maps]
     joined.language_runs = [entry for store in stores for entry in store.language_runs]
+    joined.part_tokens = [tokens for store in stores for tokens in store.part_tokens]
     return joined
 
 

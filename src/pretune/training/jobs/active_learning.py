@@ -90,7 +90,8 @@ class ActiveLearner:
     def choose_uncertain(self, answers: Mapping[int, str], rows: Array, count: int) -> Array:
         """Return `count` of the given rows whose labels are uncertain and whose texts differ from one another.
 
-        While fewer than two classes have labeled texts, texts far from all labeled ones are preferred instead.
+        `answers` maps labeled rows to labels. While fewer than two classes have labeled texts, texts far from all
+        labeled ones are preferred instead.
         """
         if not is_trainable(answers):
             rows = rows[:MOST_CLUSTERED]  # rows are in random order
@@ -108,7 +109,7 @@ class ActiveLearner:
         return [int(row) for row in rows[order]]
 
     def uncertainties(self, answers: Mapping[int, str], rows: Array) -> Array:
-        """Return how uncertain the label of each row is, (rows,), from 0 to 1.
+        """Return how uncertain the label of each row is, (rows,), from 0 to 1, given `answers` (labeled row → label).
 
         The uncertainty is 1 minus the difference between the probabilities of the two best classes. While fewer than two
         classes have labeled texts, it is the distance to the nearest labeled text.
@@ -173,9 +174,9 @@ def fit_classifier(features: Any, labels: Sequence[str]) -> Any:
 
 
 def diverse_batch(vectors: Array, weights: Array, count: int, seed: int = 0) -> list[int]:
-    """Cluster vectors by weighted k-means, and return the index of one vector near each center, sorted by weight.
+    """Cluster vectors into `count` clusters by weighted k-means, and return the index of a vector near each center.
 
-    The vector with the largest weight comes first.
+    The indices are sorted by the weights of their vectors, (n,), the largest first.
 
     >>> diverse_batch(np.array([[0.0], [0.1], [9.0]]), np.array([1.0, 0.5, 0.9]), 2)
     [0, 2]

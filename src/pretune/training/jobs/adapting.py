@@ -126,7 +126,7 @@ def default_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 def adapt(plan: AdaptationJob, store: Store | None = None, resume: bool = False) -> AdaptationResult:
     """Run the domain adaptation job `plan` on its texts, or on the token store `store` if one is given.
 
-    Returned is a comparison of the model's losses on held-out text before and after.
+    Return a comparison of the model's losses on held-out text before and after.
     """
     run = pretrain(plan, store, resume, require_held_out=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
@@ -169,9 +169,9 @@ def compare_fills(
 
 
 def mask_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
-    """Choose a few sentences of the given documents, and mask one word in each.
+    """Choose a few sentences of the given documents of a store, and mask one word in each.
 
-    Returned are triples of the token ids with the mask, the position of the mask, and the masked word.
+    Return, for each sentence, the token ids with the mask, the position of the mask, and the masked word.
     """
     tokenizer, offsets = store.tokenizer, store.document_offsets
     spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]

@@ -58,9 +58,10 @@ def repetitions(real: int, synthetic: int, ratio: float) -> tuple[int, int]:
 
 
 def back_translate(settings: BackTranslation, file: Path, seed: int, device: str | None) -> tuple[list[str], list[str]]:
-    """Return the translations of monolingual texts, and these texts; a file with earlier results is read instead.
+    """Return the translations of monolingual texts, and these texts, both as lists of the same length.
 
-    Texts without words, and texts whose translation is empty, are left out.
+    Texts without words, and texts whose translation is empty, are left out. The results are saved in `file`; if it
+    exists, they are read from it.
     """
     if file.is_file():
         pairs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

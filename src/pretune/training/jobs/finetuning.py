@@ -153,7 +153,7 @@ def resolve_finetuning(model: str, options: dict[str, Any]) -> FinetuningJob:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The training and dev examples of a fine-tuning job, with the task, which knows the labels in the examples."""
+    """The training and dev examples of a fine-tuning job, with the task, which was fitted to their labels."""
 
     mixture: Mixture
     unfitted: Task  # the task before it was fitted
@@ -206,7 +206,8 @@ def read_part(
 ) -> TaskData:
     """Read the examples of one task of a job from the files `train` and `dev`, and fit the task to their labels.
 
-    `unfitted` is the task before it knows its labels; `hold_out` is as in `read_task_data`.
+    `mixture` has the objectives in the expression `objective`, and `unfitted` is the task among them, which does not
+    know its labels yet. `hold_out` is as in `read_task_data`.
     """
     rows, dev_examples, dev_rows = read_examples(plan, unfitted, train, dev, hold_out)
     task = with_model_pooling(plan, objective, unfitted).fit(rows)
@@ -273,7 +274,7 @@ def read_examples(
 
 
 def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool = False) -> Run:
-    """Run the fine-tuning job `plan` with one seed, and return its run; `material` are its examples if read before."""
+    """Run the fine-tuning job `plan` with one seed, and return its run; `material` has its examples if already read."""
     material = material or read_task_data(plan)
     recipe, plan = plan.recipe(), plan.for_rows(material.size)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
@@ -388,7 +389,7 @@ def tokenize_examples(
 ) -> tuple[Data, Packing, int]:
     """Tokenize the examples of a task to sequences of at most `length` tokens.
 
-    Returned are the training data, the size limits of batches, and the number of texts that were truncated.
+    Return the training data, the size limits of batches, and the number of texts that were truncated.
     """
     data = Data(model.require_tokenizer(), model.family.template, rows=rows)
     sequences = task.tokenize_examples(data, length)
@@ -403,9 +404,8 @@ def finalize_task(
 ) -> tuple[Task, list[Answer]]:
     """Return the task after training, and its predictions for the dev examples.
 
-    Options such as a threshold that the user left unset are chosen so that the dev metric is best. Without dev
-    examples,
-    `predictor` is None.
+    Options that the user left unset, such as a threshold, are chosen so that the dev metric is best. Without dev
+    examples, `predictor` is None.
     """
     task = task.finish(model.root.heads[task.name])
     if predictor is None:
@@ -421,7 +421,7 @@ def finalize_task(
 
 
 def fitted_options(unfitted: Task, task: Task) -> dict[str, Any]:
-    """Return the options in which a trained task differs from `unfitted`, the task before, to save with the model."""
+    """Return the options in which a trained task differs from the task before training, `unfitted`, by name."""
     if isinstance(task, WrappedTask):
         return fitted_options(unfitted.task, task.task)  # type: ignore[attr-defined]
     names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
@@ -479,7 +479,8 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
-                f"{plan.model} is a preset without weights{if_option('tokenizer', '; to train it from scratch, give --tokenizer')}"
+                f"{plan.model} is a preset without weights; choose a pretrained model"
+                f"{if_option('tokenizer', ', or give --tokenizer to train the preset from scratch')}"
             )
         tokenizer = Tokenizer.load(plan.tokenizer)
         padding = tokenizer.roles.get("padding")
@@ -509,7 +510,7 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
 
 
 def model_with_special_tokens(model: Model, task: Task, rows: Any) -> Model:
-    """Return the model; if its tokenizer lacks special tokens that the inputs of a task need, a copy that has them."""
+    """Return the model, or a copy with further special tokens if the inputs of a task need some that it lacks."""
     tokenizer, template = model.require_tokenizer(), model.family.template
     if all(map(tokenizer.has_role, ADDED_TOKENS)):
         return model

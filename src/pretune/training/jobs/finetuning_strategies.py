@@ -72,8 +72,7 @@ class Strategy:
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
         """Change a model as a fine-tuning strategy requires: freeze or reinitialize layers, or add adapters.
 
-        Returned is the share of training after which each parameter unfreezes, for parameters that are frozen at
-        first.
+        Return, for parameters that are frozen at the beginning, the share of training after which they are trained.
         """
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()

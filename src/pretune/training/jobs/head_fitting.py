@@ -79,7 +79,7 @@ def regression_targets(task: Any, rows: LabeledRows) -> tuple[Array, Kind, int, 
 def fit_head(model: Model, task: Task, rows: LabeledRows, length: int, device: torch.device, seed: int = 0) -> float:
     """Fit the output layer of a task's head to labeled rows by logistic or ridge regression.
 
-    Returned is the regularization strength that cross-validation chose.
+    Return the regularization strength, which cross-validation chooses.
     """
     output: Any = head_parts(model, task)[1].output
     vectors = pooled_vectors(model, task, rows, length, device)

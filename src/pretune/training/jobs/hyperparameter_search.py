@@ -236,7 +236,7 @@ class HyperparameterSearch:
         return space
 
     def _finish(self, trial: Trial) -> None:
-        """Save a trial's result, and delete its weight files; the best trial so far is copied to OUT/best before."""
+        """Save a trial's result, copy its run to DIR/best if it is the best so far, and delete its weight files."""
         folder = self.folder(trial)
         if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"

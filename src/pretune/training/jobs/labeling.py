@@ -323,7 +323,7 @@ def label_or_empty(value: Any) -> str:
 
 
 def write_proposals(proposals: Sequence[Proposal], file: Path) -> None:
-    """Write the texts to label next to a table; a person fills in its column `label`."""
+    """Write a table with the texts to label next; a person fills in its column `label`."""
     with table_writer(file) as write:
         write(proposals)
 

@@ -39,7 +39,9 @@ class LinearModel:
 
 
 def predictions(outputs: Array, kind: Kind) -> Array:
-    """Turn the outputs of a linear model, (rows, outputs), into probabilities of the same shape, or numbers, (rows,).
+    """Turn the outputs of a linear model, (rows, outputs), into predictions.
+
+    These are probabilities of the same shape or, for the kind "number", numbers, (rows,).
 
     >>> predictions(np.array([[0.0, 0.0]]), "classes").tolist()
     [[0.5, 0.5]]
@@ -68,8 +70,9 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a linear model with L2 regularization to features, (rows, width), and return it.
 
-    `outputs` is the number of classes or labels, or 1 for numbers. A smaller `strength` regularizes more. The features
-    are not standardized, and may be sparse; `weights`, (rows,), are the weights of the rows in the loss.
+    `kind` is that of the targets ("classes", "labels", or "number"), and `outputs` the number of classes or labels, or
+    1 for numbers. A smaller `strength` regularizes more. The features are not standardized, and may be sparse;
+    `weights`, (rows,), are the weights of the rows in the loss.
 
     >>> x = np.array([[0.0], [1.0], [0.1], [0.9]])
     >>> fit_linear(x, np.array([0, 1, 0, 1]), "classes", 2, 100.0).predict(x).argmax(1).tolist()
@@ -111,7 +114,10 @@ def _fit_logistic(features: Any, targets: Array, strength: float, weights: Array
 
 @dataclass(frozen=True)
 class Rotation:
-    """A transform of features to standardized principal components, which leaves the fits of linear models the same."""
+    """A transform that standardizes features and, if there are fewer rows than features, rotates them.
+
+    The rotation to principal components leaves fewer features, but the same predictions of fitted linear models.
+    """
 
     mean: Array  # (width,)
     scale: Array  # (width,) 1 / standard deviation
@@ -119,10 +125,7 @@ class Rotation:
 
     @classmethod
     def make(cls, features: Array) -> Rotation:
-        """Fit the transform to features, (rows, width), by standardization and principal component analysis.
-
-        The number of components is at most the number of rows.
-        """
+        """Fit the transform to features, (rows, width); the number of components is at most the number of rows."""
         mean, deviation = features.mean(0), features.std(0)
         scale = 1 / np.where(deviation > 1e-6, deviation, np.inf)
         if features.shape[0] >= features.shape[1]:
@@ -131,7 +134,7 @@ class Rotation:
         return cls(mean, scale, axes.T)
 
     def __call__(self, features: Array) -> Array:
-        """Transform features, (rows, width), to principal components, (rows, components)."""
+        """Transform features, (rows, width), to standardized and possibly rotated features, (rows, components)."""
         return ((features - self.mean) * self.scale) @ self.axes
 
     def undo(self, model: LinearModel) -> LinearModel:

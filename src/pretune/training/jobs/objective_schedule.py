@@ -36,7 +36,8 @@ def parse_objective_schedule(schedule: Sequence[tuple[float, str]], mixture: Mix
     shares = [share for share, _ in schedule]
     if shares and (shares != sorted(set(shares)) or shares[-1] != 1.0):
         raise PretuneError(
-            f"batch.objective_schedule: the shares of the budget are {shares}, but they must increase and end at 1"
+            f"batch.objective_schedule: the shares of the budget are {shares}, but they must increase and end at 1, as "
+            "in [[0.5, mlm], [1.0, mlm+nsp]]"
         )
     stages = [(share, parse_objective(text)) for share, text in schedule]
     known = {part.name for part in mixture.objectives}
@@ -50,7 +51,7 @@ def parse_objective_schedule(schedule: Sequence[tuple[float, str]], mixture: Mix
 
 
 def check_heads(stages: ObjectiveStages, model: Model) -> None:
-    """Raise an error if an objective of a stage needs other parameters than the head of that name in the model."""
+    """Raise an error if an objective of a stage needs a head with other shapes than the model's head of this name."""
     for _, stage in stages:
         for part in stage.objectives:
             with torch.device("meta"), SkipInitialization():  # only shapes are needed
@@ -68,12 +69,15 @@ def shapes_of(head: nn.Module) -> dict[str, torch.Size]:
 
 
 def needs_phrases(mixture: Mixture) -> bool:
-    """Return whether an objective masks phrases without a list of them (`mlm(unit=phrase)`)."""
+    """Return whether an objective masks phrases but names no file of phrases, as `mlm(unit=phrase)` does."""
     return any(isinstance(part, MLM) and part.unit == "phrase" and part.phrases is None for part in mixture.objectives)
 
 
 def with_phrases(mixture: Mixture, phrases: str | None) -> Mixture:
-    """Return a mixture in which masking of phrases without a list uses the file `phrases`; None: whole words instead."""
+    """Return a mixture in which objectives that mask phrases, but name no file of phrases, use the file `phrases`.
+
+    If `phrases` is None, they mask whole words instead.
+    """
     for part in mixture.objectives:
         if isinstance(part, MLM) and part.unit == "phrase" and part.phrases is None:
             unit = "word" if phrases is None else "phrase"
@@ -82,7 +86,10 @@ def with_phrases(mixture: Mixture, phrases: str | None) -> Mixture:
 
 
 def mine_phrases(store: Store | None, folder: Path) -> str | None:
-    """Write the collocations of a run's text to a file in its folder, once, and return the file; None if there are none."""
+    """Write the collocations of a text to a file in the run folder, unless it exists, and return the file.
+
+    Return None if the text has no collocations.
+    """
     file = folder / PHRASES
     if not file.is_file():
         if store is None:

@@ -19,6 +19,7 @@ from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.corpus_sampling import CorpusMixture
 from pretune.training.data_streams import make_streams
 from pretune.training.jobs.back_translation import with_back_translations
 from pretune.training.jobs.objective_schedule import (
@@ -28,7 +29,7 @@ from pretune.training.jobs.objective_schedule import (
     parse_objective_schedule,
     with_phrases,
 )
-from pretune.training.jobs.pretraining_data import get_data, held_out_batches, languages_in, read_rows
+from pretune.training.jobs.pretraining_data import get_corpora, get_data, held_out_batches, languages_in, read_rows
 from pretune.training.jobs.pretraining_model import check_stages, count_parameters, get_model, number_languages
 from pretune.training.jobs.pretraining_settings import PretrainingJob
 from pretune.training.loop import Training, evaluate_loss, train_run
@@ -67,13 +68,15 @@ def pretrain(
     new = not (plan.out / RECIPE).is_file()
     resuming = world.run_on_first(lambda: start_run(plan.out, plan.command, plan.recipe(), resume or was_restarted()))
     with remove_if_refused(plan.out, new and world.first):
-        model, learned, training = prepare_training(
+        model, learned, corpora, training = prepare_training(
             plan, store, mixture, rows, world, device, transform, require_held_out
         )
     last = train_run(training, resuming, plan.deterministic)
     for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
         del model.root.heads[name]  # used only in training
     results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
+    if corpora is not None:
+        results["corpora"] = corpora.describe(training.streams.epochs_read())
 
     def finish() -> None:
         model.save(plan.out)
@@ -92,10 +95,11 @@ def prepare_training(
     device: torch.device,
     transform: ObjectiveTransform | None,
     require_held_out: bool,
-) -> tuple[Model, Mixture, Training]:
-    """Read the data and build the model of the job `plan`; return the model, the objectives, and the input of the loop.
+) -> tuple[Model, Mixture, CorpusMixture | None, Training]:
+    """Read the data and build the model of the job `plan`; return it, with the objectives and the input of the loop.
 
-    The parameters `store`, `transform`, and `require_held_out` are those of `pretrain`.
+    The mixture of corpora is returned, too, if they are sampled with weights. The parameters `store`, `transform`, and
+    `require_held_out` are those of `pretrain`.
     """
     tokenizer, own, held_out = world.run_on_first_then_others(lambda: get_data(plan, rows, store))
     rank_consistency.check_agreement(world, "data", rank_consistency.describe_data(tokenizer, own))
@@ -117,6 +121,7 @@ def prepare_training(
         objectives = [(until, transform(stage, tokenizer)) for until, stage in objectives]
     stages = plan.batch.length_schedule or ((1.0, plan.batch.max_length or 128),)
     length = check_stages(stages, model)[0]
+    corpora = get_corpora(plan, own)
     languages = number_languages(model, names, plan.model)
     exponent = 1.0 if plan.batch.language_alpha is None else plan.batch.language_alpha
     data = Data(tokenizer, model.family.template, languages=languages, language_alpha=exponent, **own)
@@ -132,7 +137,9 @@ def prepare_training(
         length_schedule=stages,
         objective_schedule=objectives,
         size_warmup=plan.batch.size_warmup,
-        epoch_data=epochs_of_sampled_subwords(data, plan.batch.subword_sampling, plan.seed),
+        epoch_data=epochs_of_sampled_subwords(
+            data, plan.batch.subword_sampling, plan.seed, corpora and corpora.epoch_data(data)
+        ),
     )
     rank_consistency.warn_of_idle_processes(world, streams)
     packing = streams.streams[0].packing
@@ -167,4 +174,4 @@ def prepare_training(
         restore_state=getattr(model.backbone, "restore_state", None),
         callbacks=plan.callbacks,
     )
-    return model, learned, training
+    return model, learned, corpora, training

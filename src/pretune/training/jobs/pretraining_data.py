@@ -24,6 +24,7 @@ from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
+from pretune.training.corpus_sampling import CorpusMixture, mix_corpora
 from pretune.training.held_out import hold_out_documents, split_rows
 from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
 from pretune.training.recipe_sections import Monitoring
@@ -40,6 +41,10 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
     readers = [part for part in mixture.objectives if part.learns_from_rows]
     if not readers:
         return None
+    if plan.batch.corpus_weights is not None:
+        raise PretuneError(
+            f"batch.corpus_weights applies to running text, but {readers[0].name} trains on rows; remove this key"
+        )
     if len(readers) > 1:
         raise PretuneError(
             f"{mixture}: the objectives {' and '.join(part.name for part in readers)} need different kinds of input rows; "
@@ -60,8 +65,8 @@ def get_data(
 ) -> tuple[Tokenizer, Fields, Fields]:
     """Return the tokenizer of the job `plan`, its training data, and its held-out data.
 
-    The data are mappings with the keys `rows` (a table), and `store` and `documents` (text and its document
-    indices).
+    Both data are mappings: `rows` is a table, `store` tokenized text, and `documents` the indices of the documents of
+    this text that belong to the data.
     """
     share, own, held_out = plan.monitor.held_out_fraction or 0.0, Fields(), Fields()
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
@@ -86,17 +91,43 @@ def get_store(plan: PretrainingJob) -> Store:
     inputs = [split_language(entry) for entry in plan.data]
     if stores := [(language, Store(path)) for language, path in inputs if is_store(path)]:
         return join_stores([store.with_language(language) if language else store for language, store in stores])
-    files: dict[str, list[Path]] = {}
-    for language, path in inputs:
-        files.setdefault(language or plan.language, []).extend(find_files(path))
+    languages: dict[str, list[Path]] = {}
+    groups: dict[str, tuple[str, list[Path]]] = {}  # language and files of each store
+    for number, (language, path) in enumerate(inputs, start=1):
+        language, found = language or plan.language, find_files(path)
+        languages.setdefault(language, []).extend(found)
+        name = (
+            language if plan.batch.corpus_weights is None else f"{number}-{language}"
+        )  # a store per corpus or language
+        groups.setdefault(name, (language, []))[1].extend(found)
     reading: Fields = {name: getattr(plan, name) for name in ("split_by", "text_field", "encoding_errors")}
-    documents = {language: read_documents(group, **reading) for language, group in files.items()}
+    documents = {language: read_documents(files, **reading) for language, files in languages.items()}
     tokenizer = get_tokenizer(plan, documents)
     built = []
-    for language, group in files.items():
-        folder = plan.out / "store" if len(files) == 1 else plan.out / "store" / language
-        built.append(build_store(group, tokenizer, folder, StoreSettings(language, **reading)))
+    for name, (language, files) in groups.items():
+        folder = plan.out / "store" if len(groups) == 1 else plan.out / "store" / name
+        built.append(build_store(files, tokenizer, folder, StoreSettings(language, **reading)))
     return join_stores(built)
+
+
+def get_corpora(plan: PretrainingJob, own: Fields) -> CorpusMixture | None:
+    """Return the mixture of the corpora of the job `plan`; None if they are sampled in proportion to their size.
+
+    `own` are the training data, a mapping with the keys `store` and `documents`.
+    """
+    if plan.batch.corpus_weights is None:
+        return None
+    corpora = mix_corpora(
+        plan.data or [str(own["store"].folder)],
+        plan.batch.corpus_weights,
+        own["store"],
+        own["documents"],
+        plan.seed,
+        plan.batch.tokens or 1,
+    )
+    for row in corpora.describe(0.0):
+        log_info(f"{row['corpus']}: {row['tokens']} tokens, sampled for {row['weight']:.1%} of training")
+    return corpora
 
 
 def languages_in(own: Fields) -> list[str]:

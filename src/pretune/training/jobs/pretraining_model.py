@@ -95,7 +95,8 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     shares = [share for share, _ in stages]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(
-            f"batch.length_schedule: the shares of the budget are {shares}, but they must increase and end at 1"
+            f"batch.length_schedule: the shares of the budget are {shares}, but they must increase and end at 1, as in "
+            "[[0.9, 128], [1.0, 512]]"
         )
     return [check_length(length, model) for _, length in stages]
 

@@ -98,6 +98,12 @@ def resolve_pretraining(
         resolved[name] = recipe_sections.resolve_section(
             kind, options.get(name), preset.get(name), recipe_sections.ON_ROWS
         )
+    weights, count = resolved["batch"].corpus_weights, len(data) or 1  # without paths, the data are an open store
+    if weights is not None and len(weights) != count:
+        raise PretuneError(
+            f"batch.corpus_weights has {len(weights)} weights for {count} {'corpus' if count == 1 else 'corpora'}; give one "
+            "weight per store, file, or folder of the data, in their order"
+        )
     resolved["objective"] = options.get("objective") or preset.get("objective") or "mlm"
     trained = preset.get("tokenizer") or {"kind": "wordpiece", "vocab_size": 30_000}
     given = options.get("tokenizer")

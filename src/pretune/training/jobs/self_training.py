@@ -121,7 +121,9 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
 def append_rows(rows: LabeledRows, more: LabeledRows, labels: list[Any], file: Path) -> LabeledRows:
     """Return labeled rows, followed by the rows `more` with the given labels; all get `file` as their file."""
     if len(rows) and (rows.pairs is None) != (more.pairs is None):
-        raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
+        raise PretuneError(
+            f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs; give one kind"
+        )
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]
     known, texts = rows.labels or [], rows.texts + more.texts
     return LabeledRows(file, rows.columns, texts, pairs, known + labels, lines=list(range(1, len(texts) + 1)))

@@ -59,7 +59,7 @@ DIRECTIONS = "forward", "backward"
 
 @dataclass(frozen=True)
 class UlmfitJob:
-    """The data and the settings of ULMFiT: of fine-tuning the language model, and of training the classifier."""
+    """The data of ULMFiT, and its settings for fine-tuning the language model and for training the classifier."""
 
     train: str
     dev: str | None
@@ -239,7 +239,7 @@ def unfreezing_strategy(model: str | Path, epochs: float) -> str:
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
-    """Return the dev accuracy of each classifier by its reading direction, an entry of `ways`.
+    """Return the dev accuracy of the classifier of each run, by its reading direction, given in `ways`.
 
     With a forward and a backward classifier, the result also has the accuracy of their ensemble as `both`.
     """

@@ -71,9 +71,9 @@ def make_optimizers(
 
 
 def lr_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
-    """Return the factor of the base learning rate for each parameter whose learning rate differs from it.
+    """Return the factors by which learning rates of parameters differ from the base learning rate, by parameter.
 
-    With `layer_decay`, a layer has that factor times the learning rate of the layer above (Howard and Ruder, 2018).
+    With `layer_decay`, a layer has `layer_decay` times the learning rate of the layer above (Howard and Ruder, 2018).
     """
     factors: dict[Tensor, float] = {}
     if settings.head_lr_factor is not None:
@@ -140,7 +140,7 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
     """Return the weights of all hidden linear layers, each with the number of matrices that are stacked in the weight.
 
-    Hidden are all linear layers except those in embeddings, and those that compute the logits of a head.
+    All linear layers are hidden, except those in embeddings and those that compute the logits of a head.
     """
     return {
         module.weight: module.stacked

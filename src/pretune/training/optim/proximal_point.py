@@ -1,4 +1,4 @@
-"""The moving average of a model in SMART, to which its predictions must stay close while it is fine-tuned."""
+"""The moving average of a model in SMART, which keeps the model's predictions close to those of the average."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EARLY, DECAY_EARLY, DECAY = 0.1, 0.99, 0.999  # in the first tenth of training t
 
 
 class ProximalPoint(Callback):
-    """A callback that keeps the moving average of all parameters, from their initial values, in a `ReferenceModel`."""
+    """A callback that keeps a moving average of the trained parameters in a `ReferenceModel`, which SMART reads."""
 
     name: ClassVar[str] = "proximal"
 

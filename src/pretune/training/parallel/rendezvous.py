@@ -66,7 +66,7 @@ def _has(store: Any, key: str) -> bool:
 
 
 def _pause(deadline: float, problem: str) -> None:
-    """Sleep briefly; if the time `deadline` has passed, raise an error that describes the problem as `problem`."""
+    """Sleep briefly, or raise an error about `problem` if the time `deadline` has passed."""
     if time.monotonic() > deadline:
         raise PretuneError(f"{problem} for {PATIENCE:.0f} s; check that all processes were started")
     time.sleep(PAUSE)

@@ -13,7 +13,7 @@ from pretune.verbs.verb import Options, only, verb
 
 
 def uses_predictions(o: Options) -> bool:
-    """Return whether the student learns from the teacher's predictions with the options `o`, not only its states."""
+    """Return whether, with the options `o`, the student learns from predictions of the teacher, not only its states."""
     return bool(o.data or o.unlabeled or o.num_augmentations or o.alpha)
 
 

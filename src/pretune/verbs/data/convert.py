@@ -24,7 +24,7 @@ def convert(
     suite
         Suite: glue, decanlp, …, or a .yaml file.
     data
-        Folder with the suite's official files.
+        Folder with the official files to convert.
     out
         Folder for the tables.
     allow_incomplete

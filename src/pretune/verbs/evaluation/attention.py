@@ -120,7 +120,8 @@ def write_report(
 ) -> list[str]:
     """Write the table of heads, the figures of an attention map, and report.html to a folder; return the file names.
 
-    `heads` are the heads to enlarge, and `aligned` is the word alignment of an encoder-decoder, or None.
+    `one` is the attention map, `rows` is the table, `heads` are the heads to enlarge, and `aligned` is the word
+    alignment of an encoder-decoder, or None.
     """
     from pretune.inference.attention_alignment import alignment_figure
     from pretune.probing.attention_figures import FAINTEST, draw_head, draw_head_grid, draw_head_values

@@ -35,8 +35,8 @@ def project(
 ) -> ResultTable:
     """Project the embeddings of texts to the plane by PCA or t-SNE, and draw them in the colors of a column.
 
-    PCA keeps the directions of largest variance. t-SNE keeps near texts near each other; its distances between groups, and the
-    sizes of groups, mean nothing.
+    PCA keeps the directions of largest variance. t-SNE keeps similar texts close to each other; the distances between its groups,
+    and the sizes of the groups, mean nothing.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def project(
 
 
 def read_column(items: Any, column: str) -> list[Any]:
-    """Return the value of a column in the row of each text of tables, in order.
+    """Return, for each text that was read from a table, the value of the column `column` in the text's row, in order.
 
     `items` has the texts with their files and line numbers. Raise an error that lists the existing columns if there is
     no such column.

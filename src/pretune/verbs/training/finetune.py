@@ -22,7 +22,7 @@ def several_tasks(o: Options) -> bool:
 
 
 def sets_training(o: Options) -> bool:
-    """Return whether the options `o` determine how to train, so that the default is not to compare strategies."""
+    """Return whether the options `o` set how to train; if they do, strategies are not compared by default."""
     settings = (o.epochs, o.budget, o.optimizer, o.schedule, o.monitor, o.num_seeds, o.unlabeled, o.shots)
     sized = o.batch is not None and o.batch.size is not None
     return sized or bool(o.learning_curve) or o.scratch_baseline or any(value is not None for value in settings)

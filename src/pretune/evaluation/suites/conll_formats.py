@@ -1,0 +1,123 @@
+"""Readers of semantic roles in the formats of CoNLL-2005 and CoNLL-2012, with one row per sentence and predicate.
+
+CoNLL-2005 (Carreras and Màrquez, 2005, http://www.aclweb.org/anthology/W05-0620): the words, and in another file or in the last
+columns of the same one the lemmas of predicates and one column per predicate:
+
+    The        -      (A1*
+    market     -         *)
+    fell       fall    (V*)
+
+CoNLL-2012 (Pradhan et al., 2012, http://www.aclweb.org/anthology/W12-4501): files of OntoNotes with the word in the fourth column
+and, from the twelfth to the last but one, a column per predicate. A folder is read with all of its files *_gold_conll.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from pretune.evaluation.suites.file_formats import Rows
+from pretune.runtime.errors import PretuneError
+from pretune.text.corpus.files import read_lines
+
+ROLE = re.compile(r"(?:\(([^()*]+))?\*(\))?")  # a cell of a predicate's column: (A1*, *, *) or (A1*)
+PREDICATE = re.compile(r"\(V\*\)?")
+WORD, FIRST_ROLES = 3, 11  # columns of CoNLL-2012
+GOLD = "*_gold_conll"  # names of its files
+
+
+def read_roles_2005(paths: Sequence[Path]) -> Rows:
+    """Yield the predicates of a CoNLL-2005 file, or of a file of words and one of predicates with parallel lines.
+
+    Rows have the `words` of a sentence, the index of the `predicate`, and the `tags` of its roles in the scheme BIO.
+    """
+    for place, lines in _sentences(paths):
+        uneven = [len(cells) for cells in lines if len(cells) != len(lines[0])]
+        if uneven:
+            yield place, PretuneError(f"a word has {uneven[0]} columns instead of {len(lines[0])}")
+        else:
+            columns = list(zip(*lines, strict=True))
+            roles = [column for column in columns if any(map(PREDICATE.fullmatch, column))]
+            yield from _predicates(place, columns[0], roles)
+
+
+def read_roles_2012(paths: Sequence[Path]) -> Rows:
+    """Yield the predicates of a CoNLL-2012 file, or of all files of this format in a folder and its subfolders.
+
+    The rows are those of `read_roles_2005`.
+    """
+    top = paths[0]
+    files = sorted(top.rglob(GOLD)) if top.is_dir() else [top]
+    if not files:
+        raise PretuneError(f"{top}: the folder has no files {GOLD}; give the folder with the annotations of CoNLL-2012")
+    for file in files:
+        name = f"{file.relative_to(top)}, " if top.is_dir() else ""
+        for where, lines in _sentences([file]):
+            place = f"{name}{where}"
+            short = [len(cells) for cells in lines if len(cells) != len(lines[0]) or len(cells) <= FIRST_ROLES]
+            if short:
+                yield (
+                    place,
+                    PretuneError(f"a word has {short[0]} columns; CoNLL-2012 has 12 or more, equally many per word"),
+                )
+            else:
+                columns = list(zip(*lines, strict=True))
+                yield from _predicates(place, columns[WORD], columns[FIRST_ROLES:-1])
+
+
+def _sentences(paths: Sequence[Path]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield (place, cells of each word) for each sentence of a file; the columns of parallel files are joined."""
+    sentence: list[list[str]] = []
+    start = 0
+    parts = ((line.split() for _, line in read_lines(path)) for path in paths)
+    for number, cells in enumerate(zip_longest(*parts), 1):
+        row = [cell for part in cells for cell in part or ()]
+        if None in cells or (row and not all(cells)):
+            raise PretuneError(
+                f"{paths[0]}, line {number}: {paths[-1].name} has no word here; give files of the same sentences"
+            )
+        if row and not row[0].startswith(("#begin", "#end")):
+            start = start if sentence else number
+            sentence.append(row)
+        elif sentence:
+            yield f"line {start}", sentence
+            sentence = []
+    if sentence:
+        yield f"line {start}", sentence
+
+
+def _predicates(place: str, words: Sequence[str], columns: Sequence[Sequence[str]]) -> Rows:
+    """Yield (place, row) for each predicate of a sentence, given the column of the roles of each."""
+    for number, column in enumerate(columns, 1):
+        where = f"{place}, predicate {number}"
+        marked = [index for index, cell in enumerate(column) if PREDICATE.fullmatch(cell)]
+        if len(marked) != 1:
+            yield where, PretuneError(f"the column has {len(marked)} predicates (V*); it must have one")
+            continue
+        try:
+            yield where, {"words": list(words), "predicate": marked[0], "tags": bracketed_roles(column)}
+        except PretuneError as error:
+            yield where, error
+
+
+def bracketed_roles(column: Sequence[str]) -> list[str]:
+    """Return the tags in the scheme BIO of a column with brackets around roles.
+
+    >>> bracketed_roles(["(A1*", "*)", "(V*)", "*"])
+    ['B-A1', 'I-A1', 'B-V', 'O']
+    """
+    tags, role = [], ""
+    for cell in column:
+        found = ROLE.fullmatch(cell)
+        if found is None or (found[1] and role) or (found[2] and not (found[1] or role)):
+            raise PretuneError(
+                f"the roles {' '.join(column)[:60]!r} are not in brackets that match, as in (A1* *) (V*)"
+            )
+        begins, role = bool(found[1]), found[1] or role
+        tags.append(f"{'B' if begins else 'I'}-{role}" if role else "O")
+        role = "" if found[2] else role
+    if role:
+        raise PretuneError(f"the role {role} has no closing bracket")
+    return tags
