@@ -124,7 +124,7 @@ def test_a_generative_model_is_prompted_with_examples(tmp_path: Path) -> None:
         "kind": "suite",
         "suite": "glue",
         "data": str(tmp_path / "data"),
-        "tasks": ["RTE"],
+        "tasks": ["rte"],
         "allow_incomplete": True,
     }
     content["evaluations"] = {f"shots_{count}": {**shots, "shots": count} for count in (0, 1)}

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pretune.evaluation.suites.declaration import find_suite
 from pretune.objectives import parse_objective
 from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.plugins import yaml_files
@@ -272,7 +273,9 @@ def parse_evaluation(name: str, content: Mapping[str, Any], where: str) -> Evalu
     if not isinstance(content, Mapping) or "kind" not in content:
         raise PretuneError(f"{place}: the key 'kind' is missing; give one of {', '.join(EVALUATION_KEYS)}")
     check_name(content["kind"], EVALUATION_KEYS, f"{place}: kind")
-    check_settings(EVALUATION_KEYS[content["kind"]], content, place)
+    keys = check_settings(EVALUATION_KEYS[content["kind"]], content, place)
+    if content["kind"] == "suite":
+        find_suite(keys["suite"]).select_tasks(list(keys.get("tasks", ())))  # an error for an unknown name
     return Evaluation(name, content["kind"], dict(content))
 
 
