@@ -153,7 +153,14 @@ def test_arms_that_do_not_make_sense_are_refused(changes: dict[str, Any], messag
         parse_study(compression_study(arms={**COMPRESSED, "odd": changes}), "x")
 
 
-def test_results_of_another_file_stay_comparable_after_a_change_of_the_texts() -> None:
+def test_compressed_models_need_the_same_examples_to_be_compared_on() -> None:
+    content = compression_study()
+    del content["evaluations"]["word"]["dev"]
+    with pytest.raises(PretuneError, match=r"evaluations.word: .* name their file under the key dev"):
+        parse_study(content, "x")
+
+
+def test_an_expectation_can_name_a_metric_of_a_further_file() -> None:
     content = compression_study(expect=[{"better": "original", "than": "int8", "metric": "word.again/accuracy"}])
     (expectation,) = parse_study(content, "x").expectations
     assert json.dumps(str(expectation)) == '"original beats int8 on word.again/accuracy"'

@@ -65,13 +65,13 @@ def evaluate_run(
     settings = evaluation.settings
     match evaluation.kind:
         case "task" if arm.compress or original is not None:
-            found = finetune_arm(arm, evaluation, model, seed, original or out, device=device, tokenizer=tokenizer)
-            folder, cost = compress_model(
-                arm, evaluation, str(original or out), seed, out, budget=budget, lr=lr, device=device
-            )
-            files = {"": settings["dev"]} if "dev" in settings else {}
-            metrics = score_files(folder, files | settings.get("also", {}), columns_of(arm, evaluation))
-            return replace(found, metrics=found.metrics | metrics if arm.compress else found.metrics, cost=cost)
+            start = original or out
+            finetuned = finetune_arm(arm, evaluation, model, seed, start, device=device, tokenizer=tokenizer)
+            if not arm.compress:
+                return replace(finetuned, cost={})
+            folder, cost = compress_model(arm, evaluation, str(start), seed, out, budget=budget, lr=lr, device=device)
+            files = {"": settings["dev"], **settings.get("also", {})}
+            return replace(finetuned, metrics=score_files(folder, files, columns_of(arm, evaluation)), cost=cost)
         case "task":
             return finetune_arm(
                 arm, evaluation, model, seed, out, budget=budget, lr=lr, device=device, tokenizer=tokenizer

@@ -83,7 +83,8 @@ class StudyResults:
         factor = max(self.factor(first), self.factor(second))
         sides = [tuple(factor * value for value in self.raw(arm, metric)) for metric in (first, second)]
         names = [f"{arm} on {metric}" for metric in (first, second)]
-        return Comparison(*names, first, sides[0], sides[1], lower_is_better(first), unit_name(factor), count)
+        unit = unit_name(factor)
+        return Comparison(names[0], names[1], first, sides[0], sides[1], lower_is_better(first), unit, count)
 
     def ranking(self, metric: str, budget: float | None = None) -> list[str]:
         """Return the names of the arms that have scores on a metric, sorted by their mean score, the best first."""

@@ -465,6 +465,10 @@ def check_arms(study: Study, where: str) -> None:
     for evaluation in study.evaluations:
         for arm in study.arms if evaluation.kind == "task" else ():
             keys = check_settings(TaskKeys, task_settings(evaluation, arm), f"{where}: arms.{arm.name}.finetune")
+            if arm.compress and "dev" not in keys:
+                raise PretuneError(
+                    f"{where}: evaluations.{evaluation.name}: compressed models are compared on the same examples; name their file under the key dev"
+                )
             for key in ("epochs", "budget"):
                 if key in keys and study.stage == FINETUNING:
                     raise PretuneError(

@@ -212,8 +212,8 @@ def pretrain_arm(run: StudyRun) -> Run:
             done.append(finished)
             continue
         own = replace(stage, model=str(done[-1].folder)) if done else stage
-        settings = {"lr": run.lr, "device": run.device, "steps": max(1, round(share * run.steps))}
-        job = pretraining_job(own, scaled(budget, share), run.seed, folder, **settings)
+        steps = max(1, round(share * run.steps))
+        job = pretraining_job(own, scaled(budget, share), run.seed, folder, lr=run.lr, device=run.device, steps=steps)
         if arm.control:
             return save_untrained(job, store)
         done.append(pretrain(job, store, resume=(folder / RECIPE).is_file()))
