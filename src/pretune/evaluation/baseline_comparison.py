@@ -87,8 +87,8 @@ class BaselineComparison:
 
     @property
     def is_numeric(self) -> bool:
-        """Return whether the predictions are numbers or tag sequences instead of classes or texts."""
-        return any(key in self.answers[0] for key in ("value", "score", "similarity", "tags"))
+        """Return whether the predictions are numbers, tag sequences or clusters instead of classes or texts."""
+        return any(key in self.answers[0] for key in ("value", "score", "similarity", "tags", "clusters"))
 
     def warning(self) -> str:
         """Return a warning with advice if the model is not clearly better than the best trivial baseline, else "".
@@ -111,10 +111,7 @@ class BaselineComparison:
         It follows from the training losses, the predictions, and the number of examples.
         """
         change = self.losses[-1] / self.losses[0] if len(self.losses) > 2 and self.losses[0] else 0.0
-        given = {
-            str([answer.get(key) for key in ("label", "labels", "choice", "answer", "tags", "clusters")])
-            for answer in self.answers
-        }
+        given = {str([answer.get(key) for key in ("label", "labels", "choice", "answer")]) for answer in self.answers}
         tips = []
         if not change <= DIVERGED:
             tips.append("a lower learning rate, because the training loss rose")

@@ -70,7 +70,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, answer_invalid_body)
     app.add_exception_handler(HTTPException, answer_http_error)
     # The last one that is added sees a request first.
-    app.add_middleware(BodyGuard, limits=registry.limits)
+    app.add_middleware(BodyGuard, limits=registry.limits, stopping=registry.stopping)
     app.add_middleware(TokenGuard, token=token)
     if cors_origins:
         app.add_middleware(

@@ -138,6 +138,8 @@ def load_fill(opened: OpenModel) -> Operation:
 
     The option `top_k` is the number of candidates per mask.
     """
+    if "mlm" not in opened.core.root.heads:  # no attempt to load it: that would log that a new head is random
+        raise PretuneError(f"{opened}: the model was not trained to fill masks; serve one that was trained with mlm")
     filler = MaskFiller.load(opened)
 
     def fill(items: Sequence[Item], options: Mapping[str, Any]) -> list[Result]:

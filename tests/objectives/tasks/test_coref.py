@@ -156,6 +156,16 @@ def test_answers_join_links_to_clusters() -> None:
     assert answer["mentions"][0][1] == {"text": "it", "first": 4, "last": 4, "start": 13, "end": 15}
 
 
+def test_ensembles_link_mentions_that_most_models_link() -> None:
+    clusters = [[[[0, 1], [3, 3]]], [[[0, 1], [3, 3], [5, 6]]], [[[2, 2], [4, 4]], [[3, 3], [5, 6]]]]
+    combined = Coref().combine([{"clusters": one} for one in clusters], documents(SENTENCES), 0)
+    assert combined["clusters"] == [[[0, 1], [3, 3], [5, 6]]]
+    assert combined["mentions"][0][2]["text"] == "the dog"
+    assert (
+        Coref().combine([{"clusters": one} for one in clusters[:2]], documents(SENTENCES), 0)["clusters"] == clusters[0]
+    )
+
+
 def test_baselines_and_judged_answers() -> None:
     learned = documents([["the", "cat", "saw", "it"], ["it", "saw", "the", "cat"]], clusters=[[[(0, 1), (6, 7)]]])
     judged = documents([["the", "Cat"], ["a", "dog", "saw", "the", "cat"]], clusters=[[[(0, 1), (5, 6)]]])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -177,6 +177,7 @@ class Coref(Task):
         "token-classification",
     )
     reads_spans: ClassVar[bool] = True
+    combinable: ClassVar[bool] = True
     settings: ClassVar[Mapping[str, Any]] = {"batch": {"max_length": 512}}
 
     def __post_init__(self) -> None:
@@ -360,6 +361,18 @@ class Coref(Task):
             mentions = [[(words[p // width], words[p // width + p % width]) for p in cluster] for cluster in clusters]
             found.append(answer_clusters(examples, row, sorted(map(sorted, mentions))))
         return found
+
+    def combine(self, answers: Sequence[Answer], examples: CoreferenceDocuments, row: int) -> Answer:
+        """Return an ensemble's answer for document `row`: mentions are linked if more than half of the models link them."""
+        votes: Counter[tuple[Mention, Mention]] = Counter()
+        for answer in answers:
+            for cluster in answer["clusters"]:
+                votes.update(combinations(sorted((first, last) for first, last in cluster), 2))
+        clusters: list[set[Mention]] = []
+        for pair in (pair for pair, count in votes.items() if 2 * count > len(answers)):
+            joined = [cluster for cluster in clusters if not cluster.isdisjoint(pair)]
+            clusters = [cluster for cluster in clusters if cluster not in joined] + [set(pair).union(*joined)]
+        return answer_clusters(examples, row, sorted(map(sorted, clusters)))
 
     def metric_sums(self, answers: Sequence[Answer], examples: Any) -> AdditiveMetrics:
         """Return MUC, B³, CEAF-φ4 and the mean of their F1 as sums over documents."""

@@ -126,7 +126,7 @@ def read_coreference(
         documents.lines.append(line)
         if documents.clusters is not None:
             total = sum(map(len, sentences))
-            documents.clusters.append(_clusters(row[names["label"]], total, f"{place}: {names['label']!r}"))
+            documents.clusters.append(_clusters(row, names, total, place))
     if not documents.sentences:
         raise PretuneError(f"{path}: the file contains no documents; pass a file with documents")
     if documents.clusters is not None and not isinstance(file, TableChunk):
@@ -160,8 +160,9 @@ def _sentences(value: Any, place: str) -> list[list[str]]:
     return value
 
 
-def _clusters(value: Any, words: int, place: str) -> list[Cluster]:
-    """Return the clusters in a field of a row of a document with a number of words; `place` names the field in errors."""
+def _clusters(row: Row, names: Mapping[str, str], words: int, where: str) -> list[Cluster]:
+    """Return the clusters in a row, whose document has a number of words; `where` is the file and line, for errors."""
+    value, place = row[names["label"]], f"{where}: {names['label']!r}"
     if not isinstance(value, list) or not all(isinstance(cluster, list) for cluster in value):
         raise PretuneError(f"{place}: expected a list of clusters, such as [[[0, 0], [4, 5]]]")
     clusters: dict[str, Cluster] = {}
@@ -177,6 +178,6 @@ def _clusters(value: Any, words: int, place: str) -> list[Cluster]:
                     mentions.append((first, last))
                 case _:
                     raise PretuneError(
-                        f"{place}: the mention {quote(mention)} must be [first, last] with indices of the {words} words"
+                        f"{place}: the mention {quote(mention)} must be [first, last] with indices of the {words} words in {names['text']!r}"
                     )
     return merge_clusters(clusters, place)
