@@ -462,6 +462,5 @@ def same_words(learned: CoreferenceDocuments, judged: CoreferenceDocuments, long
                 if last is not None:
                     groups.setdefault(spelled(words, first, last), []).append((first, last))
                 first = first + 1 if last is None else last + 1
-        clusters = [[list(mention) for mention in group] for group in groups.values() if len(group) > 1]
-        found.append({"clusters": clusters})
+        found.append({"clusters": [list(map(list, group)) for group in groups.values() if len(group) > 1]})
     return found
