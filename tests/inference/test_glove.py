@@ -51,6 +51,11 @@ def test_cooccurrences_equal_those_counted_one_by_one(sentences: list[list[str]]
     assert all(abs(found[pair] - expected[pair]) < 1e-9 for pair in found)
 
 
+def test_a_window_wider_than_all_sentences_counts_all_pairs() -> None:
+    wide, exact = (count_cooccurrences([["a", "b", "c"]], "abc", window) for window in (10**9, 2))
+    assert len(wide) == 6 and wide.counts.tolist() == exact.counts.tolist()
+
+
 def test_objective_falls_and_equals_the_formula() -> None:
     sentences = planted()
     words = sorted({word for sentence in sentences for word in sentence})
@@ -88,3 +93,7 @@ def test_glove_is_trained_by_its_verb(tmp_path: Path) -> None:
         pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "no", kind="glove", min_count=5000, language="lines")
     with pytest.raises(pt.PretuneError, match="applies only to word2vec and fastText"):
         pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "no", kind="glove", negative=3)
+    for wrong in ({"epochs": 0}, {"vector_size": 0}, {"window": 0}, {"min_count": 0}, {"x_max": 0.0}):
+        with pytest.raises(pt.PretuneError, match=f"--{next(iter(wrong))}=.*expected a number".replace("_", "-")):
+            pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "no", kind="glove", **wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "no").exists()

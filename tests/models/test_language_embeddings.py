@@ -15,7 +15,7 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.models.create_model import make_model
+from pretune.models.create_model import make_model, random_copy
 from pretune.models.hf_config import log_once
 from pretune.models.language_embeddings import language_ids, language_table, use_language
 from pretune.models.loading import load_model
@@ -111,6 +111,42 @@ def test_the_language_of_finetuning_is_saved_and_another_can_be_chosen(tmp_path:
     before, after = (load_model(folder).backbone.embed.columns["language"].weight for folder in (model_folder(), run))
     moved = (after - before).abs().amax(1)
     assert moved[1] > 5 * max(moved[0], moved[2])  # the others only decay
+
+
+@pytest.mark.not_fast
+def test_compressed_and_exported_models_read_texts_in_the_saved_language(tmp_path: Path) -> None:
+    run = finetuned(tmp_path / "run", language="fr")
+
+    def scores(folder: Path, **options: Any) -> list[float]:
+        return [row["probability_True"] for row in pt.predict(str(folder), TEXTS, probabilities=True, **options)]
+
+    french, other = scores(run.folder), scores(run.folder, language="sw")
+    assert np.abs(np.subtract(french, other)).min() > 0.01
+    graph = tmp_path / "graph"
+    pt.load(str(run.folder)).export(graph, format="onnx")
+    np.testing.assert_allclose(scores(graph), french, atol=1e-5)
+    assert scores(graph, language="fr") == scores(graph)
+    with pytest.raises(PretuneError, match="the ONNX graph reads texts as fr, which was fixed when it was exported"):
+        scores(graph, language="sw")
+    with pytest.raises(PretuneError, match="ONNX"):
+        pt.load(str(graph)).export(tmp_path / "again", format="hf")
+    pt.quantize(str(run.folder), out=tmp_path / "small")
+    np.testing.assert_allclose(scores(tmp_path / "small"), french, atol=5e-3)
+
+
+def test_a_saved_language_is_used_wherever_a_model_is_loaded(tmp_path: Path) -> None:
+    model = load_model(model_folder())
+    model.language = "fr"
+    model.save(tmp_path / "french")
+    handle = pt.load(str(tmp_path / "french"))
+    for reference in (str(tmp_path / "french"), handle.open_model):
+        table = language_table(load_model(reference))
+        assert table is not None and table.absent == 1
+    handle.embed(TEXTS, language="sw")
+    table = language_table(load_model(handle.open_model))  # the language of a call is not kept
+    assert table is not None and table.absent == 1
+    copy = language_table(random_copy(load_model(tmp_path / "french")))
+    assert copy is not None and copy.absent == 1
 
 
 def test_wrong_languages_are_errors_of_one_line(tmp_path: Path) -> None:

@@ -102,6 +102,32 @@ def test_presets_are_complete(name: str) -> None:
     assert check_stages(plan.batch.length_schedule or ((1.0, plan.batch.max_length or 0),), model)
 
 
+# preset → numbers that the lectures print (docs/lectures.md), by recipe key
+PRINTED: dict[str, dict[str, Any]] = {
+    "bert-base": {
+        "batch.tokens": 1024 * 128, "batch.length_schedule": [[0.9, 128], [1.0, 512]], "budget.steps": 1_000_000,
+        "schedule.warmup_ratio": 10_000 / 1_000_000, "schedule.kind": "linear", "optimizer.lr": 1e-4,
+    },
+    "roberta-base": {
+        "batch.tokens": 8192 * 512, "batch.max_length": 512, "budget.steps": 500_000, "tokenizer.vocab_size": 50_265,
+    },
+    "gpt2-xl": {
+        "batch.tokens": 512 * 1024, "config.n_positions": 1024, "config.n_layer": 48, "config.n_embd": 1600,
+        "config.vocab_size": 50_257,
+    },
+    "gpt3-175b": {
+        "config.n_layer": 96, "config.n_head": 96, "config.n_embd": 12_288, "config.n_positions": 2048,
+    },
+    "elmo-original": {"config.hidden_size": 4096, "config.projection_size": 512, "config.num_hidden_layers": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_recipes_have_the_numbers_that_the_lectures_print(name: str) -> None:
+    preset, expected = find_preset(name), PRINTED[name]
+    assert {key: preset[(parts := key.split("."))[0]][parts[1]] for key in expected} == expected
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_source_and_departures_are_strings(name: str) -> None:
     """A colon in an unquoted YAML string would turn a sentence into a mapping."""

@@ -265,3 +265,15 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
 
     with pytest.raises(PretuneError, match="broken"):
         asyncio.run(start())
+
+
+def test_the_end_of_the_server_does_not_wait_for_a_client_that_vanished_in_the_middle_of_a_body() -> None:
+    with running_server({"model": encoder()}, replace(LIMITS, body_timeout=PATIENCE)) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as vanished:
+            head = f"POST {EMBED} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
+            vanished.sendall(head.encode() + b"{")
+            server.get("/health")  # the request above has been read by then
+            server.server.should_exit = True
+            answer = vanished.recv(4096)  # before the limit for bodies, and before the socket is closed
+            server.thread.join(PATIENCE / 2)
+        assert b"408" in answer and not server.thread.is_alive()

@@ -22,6 +22,7 @@ from pretune.serving.model_runner import ModelRunner
 from pretune.serving.operations import load_tag, locate_word, word_bounds
 from pretune.serving.worker import Worker
 from tests.support.serving import decoder, encoder, save_encoder, translator
+from tests.support.tiny_models import save_random_model
 
 pytestmark = pytest.mark.not_fast
 TEXTS = ["it is a dog", "the dog and the cat saw it, and it saw them", "я"]
@@ -252,3 +253,12 @@ def swallow_end(worker: Worker) -> None:
     """Run a worker until its connection is closed."""
     with pytest.raises((EOFError, OSError)):
         worker.run()
+
+
+def test_a_model_without_a_head_for_masks_is_served_without_a_message_about_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    found = ModelRunner(str(save_random_model(tmp_path, "bert", "contrast")), "model")
+    assert "fill" not in found.operations and "embed" in found.operations
+    assert "is new" not in capsys.readouterr().err

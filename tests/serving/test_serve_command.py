@@ -38,7 +38,7 @@ def test_a_server_runs_until_it_is_asked_to_end(tmp_path: Path) -> None:
         str(tmp_path / "token"),
         "--json",
     ]
-    environment = {**os.environ, "PRETUNE_PROGRESS": "plain"}
+    environment = {**os.environ, "PRETUNE_PROGRESS": "plain", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with subprocess.Popen(
         [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:

@@ -21,7 +21,7 @@ from pretune.objectives import parse_objective
 from pretune.serving.app import create_app
 from pretune.serving.limits import ServingLimits
 from pretune.serving.model_registry import ModelRegistry
-from pretune.serving.server import http_settings
+from pretune.serving.server import http_server
 from tests.support.tiny_models import random_model, small_tokenizer
 
 TASKS = {
@@ -115,7 +115,7 @@ def running_server(
             reload_every=reload_every,
         )
         app = create_app(registry, **options)
-        server = uvicorn.Server(http_settings(app, registry.limits))
+        server = http_server(app, registry)
         started.update(registry=registry, server=server, loop=asyncio.get_running_loop())
         await server.serve(sockets=[bound])
 

@@ -22,7 +22,7 @@ def test_methods_are_compared_on_the_same_texts() -> None:
     table = pt.bench(trained(), TEXTS, seconds=0.01, threads=1)
     rows = {row["method"]: row for row in table}
     assert list(rows) == [
-        "transformers, fp32", "pretune", "ONNX Runtime, fp32", "ONNX Runtime, int8", "pretune, int8",
+        "transformers, fp32", "pretune", "ONNX Runtime, fp32", "pretune, engine onnxruntime", "ONNX Runtime, int8", "pretune, int8",
     ]  # fmt: skip
     for row in table:
         assert 0 < row["p50_ms"] <= row["p99_ms"] and row["texts_per_second"] > 0

@@ -96,3 +96,16 @@ def test_wrong_inputs_are_explained(folder: Path, tmp_path: Path) -> None:
         pt.recommend(trained(), tmp_path / "new.txt")
     with pytest.raises(PretuneError, match=r"out\.dat: unsupported output format"):
         pt.recommend(folder / "run", tmp_path / "new.txt", out=tmp_path / "out.dat")
+    with pytest.raises(PretuneError, match=r"expected one of \.csv, \.tsv, \.jsonl, \.parquet$"):
+        pt.recommend(folder / "run", tmp_path / "new.txt", out=tmp_path / "out.conll")
+
+
+def test_items_without_a_title_are_reported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    (tmp_path / "users.txt").write_text("1 2 3\n")
+    (tmp_path / "movies.csv").write_text("movieId,title\n1,One\n")
+    rows = pt.recommend(folder / "run", tmp_path / "users.txt", top_k=3, titles=tmp_path / "movies.csv")
+    assert [row["title"] for row in rows] == [""] * 3
+    assert "movies.csv: 3 of the recommended items have no title, such as " in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 
 from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts
-from pretune.nn.attention.query_key_layout import length_groups
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -25,6 +23,9 @@ MOBILE_GRAPH = "model.ort"  # the same in the format of ONNX Runtime's mobile bu
 # The names that Optimum gives the inputs and outputs of its graphs.
 INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
+# The largest number of tokens, with padding, that a graph gets at once, unless one sequence has more: about what fits into a core's
+# cache. With 8,192 tokens, a 6x384 encoder took 1.6 times as long per token (see docs/measurements/inference.md).
+TOKENS_PER_RUN = 256
 
 
 def open_session(path: Path, threads: int | None = None) -> Any:
@@ -128,11 +129,20 @@ def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
 def _length_buckets(lengths: Array) -> list[Array]:
     """Group sequences of similar length, given all `lengths`; return the indices of the sequences in each group.
 
-    Empty sequences are left out.
+    A group has at most `TOKENS_PER_RUN` tokens, with padding, or one sequence. Empty sequences are left out.
+
+    >>> [group.tolist() for group in _length_buckets(np.array([100, 3, 0, 120, 4]))]
+    [[3, 0], [4, 1]]
     """
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
-    return [order[first:last] for first, last in pairwise(length_groups(lengths[order])) if last > first]
+    groups = []
+    while len(order):
+        count = max(1, TOKENS_PER_RUN // int(lengths[order[0]]))
+        count = min(count, int((lengths[order] * 2 >= lengths[order[0]]).sum()))
+        groups.append(order[:count])
+        order = order[count:]
+    return groups
 
 
 def _pad(column: Array, real: Array) -> Array:

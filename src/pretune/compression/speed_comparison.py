@@ -40,6 +40,7 @@ CPU = torch.device("cpu")
 LEAST_ROUNDS = 3
 ALONE = 16  # texts per round that are timed one by one
 TRANSFORMERS, PRETUNE, PRETUNE_INT8 = "transformers, fp32", "pretune", "pretune, int8"
+PRETUNE_RUNTIME = "pretune, engine onnxruntime"
 RUNTIME, RUNTIME_INT8 = "ONNX Runtime, fp32", "ONNX Runtime, int8"
 
 
@@ -179,8 +180,8 @@ def list_methods(opened: OpenModel, folder: Path, report: Callable[[str], None])
         # The graph of the network alone if the outputs of no task are compared.
         export_graph(load(opened.folder, ignore_mismatched=opened.ignore_mismatched), place, tasks, quantize=quantize)
         yield runtime_method(name, model, task, place)
-        if quantize:
-            yield pretune_method(PRETUNE_INT8, OpenModel(place), task)
+        # A model folder with a graph is computed like a model with the engine onnxruntime.
+        yield pretune_method(PRETUNE_INT8 if quantize else PRETUNE_RUNTIME, OpenModel(place), task)
 
     makers: list[tuple[str, Callable[[], Iterator[Method]]]] = [
         (TRANSFORMERS, lambda: iter([transformers_method(model, task, folder / "transformers")])),

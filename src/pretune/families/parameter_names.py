@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -101,8 +102,14 @@ class NameTable:
         self.transposed = [_pattern(name) for name in transposed]
         self.stacked = {_pattern(name): parts for name, parts in (stacked or {}).items()}
         self.folded = {_pattern(name): like for name, like in (folded or {}).items()}
-        self._from_ours = [(_pattern(ours), published) for published, ours in self.rows]
-        self._from_published = [(_pattern(part), ours) for published, ours in self.rows for part in published]
+
+    @cached_property  # compiled at the first use: a process reads the tables of few families
+    def _from_ours(self) -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
+        return [(_pattern(ours), published) for published, ours in self.rows]
+
+    @cached_property
+    def _from_published(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(_pattern(part), ours) for published, ours in self.rows for part in published]
 
     def published_names(self, name: str) -> tuple[str, ...] | None:
         """Return the published names of a pretune parameter, or None if published checkpoints do not have it.

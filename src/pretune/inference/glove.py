@@ -79,6 +79,7 @@ def count_cooccurrences(sentences: Sequence[Sequence[str]], words: Sequence[str]
     ([0, 1], [1, 0], [0.5, 0.5])
     """
     number = {word: place for place, word in enumerate(words)}
+    window = min(window, max(map(len, sentences), default=0))  # no pair is further apart
     keys: Array = np.empty(0, dtype=np.int64)
     counts: Array = np.empty(0)
     gap = [-1] * window  # between sentences

@@ -70,9 +70,9 @@ def f1_of(counts: Array, positive: Array) -> float:
 
 
 def matthews(counts: Array, labels: list[str]) -> float:
-    """Return the Matthews correlation, given the confusion matrix `counts`; 0 if a side has only one label.
+    """Return the Matthews correlation, given the confusion matrix `counts`; the list `labels` is not used.
 
-    The sides are the expected and the predicted labels; the list `labels` is not used.
+    It is 0 if all expected labels or all predicted labels are equal.
     """
     total, predicted, expected = counts.sum(), counts.sum(0), counts.sum(1)
     spread = np.sqrt((total**2 - (predicted**2).sum()) * (total**2 - (expected**2).sum()))

@@ -27,7 +27,7 @@ Conditions = list[tuple[str, int, str]]  # column, condition, value
 
 
 def normalized_f1(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> AdditiveMetrics:
-    """Return nF1: the mean word F1 of predicted answers, each the highest over the correct answers of a question.
+    """Return nF1: the mean over questions of the highest word F1 of the predicted answer with any correct answer.
 
     >>> normalized_f1([["the tower", "a tall tower"]], ["Tall tower!"]).compute()
     {'nf1': 1.0}
@@ -40,7 +40,7 @@ def normalized_f1(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -
 def corpus_f1(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
     """Return cF1: the F1 over all questions, where precision counts the answered questions and recall the answerable ones.
 
-    An answer is right if it has the same words, in any order. The answer "Unanswerable" stands for none.
+    An answer is right if it has the same words, in any order. The answer "Unanswerable" stands for no answer.
 
     >>> corpus_f1(["Ann and Bo", "Unanswerable", "Rome"], ["Bo, Ann", "Paris", "Rome"]).compute()
     {'cf1': 0.8}
@@ -78,7 +78,9 @@ def dialogue_state(dialogues: Sequence[Any], expected: Sequence[str], predicted:
 
 
 def parse_state_change(text: str) -> dict[str, str]:
-    """Return the slots with new values in a change of state, which are listed before the semicolon.
+    """Parse a change of a dialogue state, and return a mapping from slots to new values.
+
+    The slots are listed before the semicolon.
 
     >>> parse_state_change("food: thai, area: north; phone")
     {'food': 'thai', 'area': 'north'}

@@ -17,7 +17,7 @@ Categories = Mapping[str, Sequence[str]]  # category → phenomena, of a row
 
 
 def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
-    """Return the Matthews correlation of expected and predicted labels; 0 if either side has only one label.
+    """Return the Matthews correlation of expected and predicted labels; 0 if all labels of either sequence are equal.
 
     >>> matthews(["a", "b", "b", "a"], ["a", "b", "b", "b"])
     0.5773502691896258

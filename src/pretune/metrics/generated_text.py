@@ -99,7 +99,7 @@ def count_ngrams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
 def bleu(expected: Sequence[str], predicted: Sequence[str]) -> AdditiveMetrics:
     """Return corpus BLEU with exponential smoothing.
 
-    The k-th n-gram length for which no n-gram matches counts as 1/2^k matches.
+    If no n-gram of some lengths matches, the number of matches of the k-th such length is set to 1/2^k.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"]).compute()
     {'bleu': 1.0}

@@ -58,7 +58,7 @@ def tag_metrics(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> 
 
 
 def most_frequent_tags(task: Any, train: Any, test: Any) -> list[dict[str, Any]]:
-    """Predict, as a baseline, for each word in `test` its most frequent tag in `train`.
+    """Predict for each word in `test` the tag that it has most often in `train`; this is a baseline for taggers.
 
     Words that do not occur in `train` get the most frequent tag overall.
     """

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 import torch
 
 from pretune.families import find_family
+from pretune.models.language_embeddings import set_language
 from pretune.models.model import Model, Network
 from pretune.models.presets import find_preset
 from pretune.runtime.errors import PretuneError, suggest
@@ -62,4 +63,5 @@ def random_copy(model: Model, seed: int = 0) -> Model:
     root, limit = Network(model.random_backbone(seed)), model.max_length
     copy = Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
     copy.finetuning, copy.language = model.finetuning, model.language
+    set_language(copy, copy.language, "the randomly initialized copy")
     return copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.models.hf_config import log_once
 from pretune.models.name_resolution import ModelReference
 from pretune.nn.embedding.token_embedding import ColumnEmbedding, Embeddings
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def language_table(model: Model) -> ColumnEmbedding | None:
-    """Return the language embeddings of a model, or None if it has none."""
+    """Return the language embeddings of a model, or None if it has none or runs an ONNX graph."""
+    if isinstance(model.backbone, OnnxBackbone):
+        return None
     embed = model.backbone.embed
     table = embed.columns["language"] if isinstance(embed, Embeddings) and "language" in embed.columns else None
     return table if isinstance(table, ColumnEmbedding) else None
@@ -35,26 +38,42 @@ def language_ids(model: Model) -> dict[str, int]:
     return dict(model.config.lang2id or {str(number): number for number in range(len(table.weight))})
 
 
+def set_language(model: Model, language: str | None, reference: ModelReference) -> None:
+    """Let a model read the texts that follow as texts in `language`; None: without a language embedding.
+
+    An ONNX graph always reads them in the language with which it was exported. Error messages call the model
+    `reference`.
+    """
+    if isinstance(model.backbone, OnnxBackbone):
+        if language != model.language:
+            own = "without a language" if model.language is None else f"as {model.language}"
+            raise PretuneError(
+                f"{reference}: the ONNX graph reads texts {own}, which was fixed when it was exported, and not as "
+                f"{language!r}; use the model from which the graph was exported"
+            )
+        return
+    table, known = language_table(model), language_ids(model)
+    if language is not None and language not in known:
+        if table is None:
+            raise PretuneError(
+                f"{reference}: the model has no language embeddings, so it cannot be told that texts are in {language!r}"
+                f"{if_option('language', '; leave out --language')}"
+            )
+        hint = suggest(language, known, f"the model has {', '.join(known)}")
+        raise PretuneError(f"{reference}: there is no embedding of the language {language!r}; {hint}")
+    if table is not None:
+        table.absent = None if language is None else known[language]
+
+
 def use_language(model: Model, language: str | None, reference: ModelReference) -> None:
     """Let a model read the texts that follow as texts in `language`; None stands for the language saved with the model.
 
     If `language` is None and no language was saved, no language embedding is added, as in `transformers` without
     `langs`. If `language` is None, the choice is logged. Error messages call the model `reference`.
     """
-    table, known = language_table(model), language_ids(model)
     chosen = language if language is not None else model.language
-    if chosen is not None and chosen not in known:
-        if table is None:
-            raise PretuneError(
-                f"{reference}: the model has no language embeddings, so it cannot be told that texts are in {chosen!r}"
-                f"{if_option('language', '; leave out --language')}"
-            )
-        hint = suggest(chosen, known, f"the model has {', '.join(known)}")
-        raise PretuneError(f"{reference}: there is no embedding of the language {chosen!r}; {hint}")
-    if table is None:
-        return
-    table.absent = None if chosen is None else known[chosen]
-    if language is None:
+    set_language(model, chosen, reference)
+    if language is None and (known := language_ids(model)):
         own = "no language embedding is added" if chosen is None else f"texts are read as {chosen}"
         advice = if_option("language", "; choose another one with --language")
         log_once(f"{reference} has embeddings of the languages {', '.join(known)}: {own}{advice}")

@@ -17,6 +17,7 @@ from pretune.families.config_bounds import count_layers
 from pretune.families.family import Family
 from pretune.models.checkpoint_heads import read_embedding, stored_heads, stored_objectives
 from pretune.models.hf_config import CONFIG_FILE, read_config, stored_labels
+from pretune.models.language_embeddings import set_language
 from pretune.models.model import Model, Network
 from pretune.models.name_resolution import ModelReference, find_folder
 from pretune.models.open_model import OpenModel
@@ -80,7 +81,9 @@ def load_model(
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
     if isinstance(reference, OpenModel) and not seed and not dropout:
-        return reference.load(objectives, ignore_mismatched)
+        shared = reference.load(objectives, ignore_mismatched)
+        set_language(shared, shared.language, reference)  # another call may have read texts in another language
+        return shared
     folder = find_folder(reference)
     family, content = read_config(folder)
     path = folder / CONFIG_FILE
@@ -163,6 +166,7 @@ def load_model(
         )
     for other, own in model.tokenizer.differing_frames(family.template) if model.tokenizer is not None else ():
         log_info(f"{folder}: tokenizer.json has the template {other!r}, but {own!r} of {family.name} is used")
+    set_language(model, model.language, folder)
     return model
 
 

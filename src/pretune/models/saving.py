@@ -64,10 +64,10 @@ def export_model(
             f"a config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
             f"use the model with pretune{if_option('format', ', or export it with --format onnx')}"
         )
-    if model.language is not None:
-        number = language_ids(model)[model.language]
+    numbers = language_ids(model)
+    if model.language in numbers:
         log_info(
-            f"{folder}: in `transformers`, pass langs filled with {number}, the number of the language {model.language}; "
+            f"{folder}: in `transformers`, pass langs filled with {numbers[model.language]}, the number of the language {model.language}; "
             "without langs, no language embedding is added"
         )
     text_embedding = model.embedding_head if len(model.root.heads) == 1 else None

@@ -32,7 +32,7 @@ def mean_cosine(vectors: Array) -> float:
 def self_similarity(vectors: Array, words: Sequence[str], texts: Array, least: int = MIN_OCCURRENCES) -> float:
     """Return the mean cosine similarity between the vectors of the same word in different texts, averaged over words.
 
-    1 if the vector of a word does not depend on its context. NaN if no word occurs in enough texts.
+    The result is 1 if the vector of a word does not depend on its context, and NaN if no word occurs in enough texts.
 
     Parameters
     ----------

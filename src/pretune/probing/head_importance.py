@@ -1,7 +1,8 @@
 """Importance of attention heads by masking (Michel et al., 2019, *Are Sixteen Heads Really Better than One?*).
 
-The importance of a head is the change of the loss when its output is set to 0 and everything else stays: positive if the model needs
-the head, about 0 if it does not, negative if it is better without. `compression.importance` estimates the same by gradients.
+The importance of a head is the increase of the loss when its output is set to 0 and everything else stays unchanged:
+positive if the model needs the head, about 0 if it does not, and negative if the model is better without the head.
+`compression.importance` estimates this increase from gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def heads_per_layer(model: Model) -> list[int]:
 
 
 def head_importance(model: Model, mean_loss: Callable[[], float]) -> tuple[float, list[dict[str, Any]]]:
-    """Return a model's loss, and one row per head with the loss if this head is masked and the increase.
+    """Return a model's loss, and one row per head with the loss when that head is masked and the increase of the loss.
 
     `mean_loss` is called once per head and measures the current loss of the model, always on the same examples.
     """

@@ -243,7 +243,7 @@ def table_cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as it is shown in a table: a dash for None, and ranges that do not break at their dash."""
+    """Return a value as it is shown in a table: None becomes a dash, and ranges such as 3–5 are kept on one line."""
     if value is None:
         return "–"
     return value.replace("–", "\u2060–\u2060") if isinstance(value, str) else value

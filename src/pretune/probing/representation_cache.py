@@ -60,7 +60,7 @@ def model_digest(model: Model) -> str:
 
 
 class RepresentationCache:
-    """A cache of the vectors of passages, stored in a folder by layer in files that are memory-mapped and checked."""
+    """A cache of the vectors of passages in all layers: a folder of memory-mapped files with verified checksums."""
 
     def __init__(self, folder: Path) -> None:
         """Open the cache in a folder; files with damaged vectors are deleted and reported."""

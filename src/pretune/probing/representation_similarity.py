@@ -40,9 +40,9 @@ def _center_and_scale(x: Array) -> Array:
 
 
 def _compare_centered(x: Array, y: Array) -> float:
-    """Return the linear CKA of two representations, (n, p) and (n, q), ‖xᵀy‖², in Frobenius norm.
+    """Return ‖xᵀy‖² (Frobenius norm), the linear CKA of two representations, (n, p) and (n, q).
 
-    Their columns are centered, and both are scaled so that ‖xᵀx‖ = ‖yᵀy‖ = 1.
+    Both must have centered columns, and be scaled so that ‖xᵀx‖ = ‖yᵀy‖ = 1 (see `_center_and_scale`).
     """
     if len(x) < min(x.shape[1], y.shape[1]):
         return float(((x @ x.T) * (y @ y.T)).sum())
@@ -61,7 +61,7 @@ def debiased_cka(x: Array, y: Array) -> float:
 def _pair_products(x: Array) -> Array:
     """Return the Gram matrix of a representation, (n, n), with diagonal 0, scaled so that its HSIC with itself is 1.
 
-    HSIC is that of `_compare_pairs`.
+    `_compare_pairs` computes this HSIC.
     """
     x = _centered(x)
     products = x @ x.T

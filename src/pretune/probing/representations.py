@@ -103,8 +103,8 @@ def compute_representations(
 ) -> list[TaskVectors]:
     """Compute the vectors of all texts and spans of probing tasks in all layers, or read them from the cache.
 
-    Examples whose spans the model cannot read, since its input ends before them or since they have no tokens, are left out
-    and reported.
+    Examples are left out, and reported, if the model cannot read their spans because the text is truncated before them
+    or because they have no tokens.
     """
     cache = RepresentationCache(folder / f"{model_digest(model)[:24]}-{pooling}")
     tokens = SpanTokens(model, [passage for task in tasks for passage in task_passages(task) if passage.span])

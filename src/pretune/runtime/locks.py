@@ -95,7 +95,7 @@ def _acquire(path: Path, folder: Path) -> int:
 
 
 def _is_current(handle: int, path: Path) -> bool:
-    """Return whether the file descriptor `handle` and `path` still refer to the same file, which may be replaced."""
+    """Return whether the file descriptor `handle` and `path` still refer to the same file; it may have been replaced."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -26,10 +26,10 @@ Check = Callable[[Path, Any], None]
 
 @contextmanager
 def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
-    """Lock an output folder during the `with` block, and check it again.
+    """Lock an output folder during the `with` block, and repeat its check once it is locked.
 
-    `check(path, options)` raises an error if the folder must not be used. Output files are not locked, as they are
-    replaced atomically.
+    `check(path, options)` raises an error if the folder must not be used; another command may have written to it since
+    the first check. Output files are not locked, as they are replaced atomically.
     """
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":

@@ -44,7 +44,9 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise PretuneError(f"{path}, line {line}: not valid UTF-8 text; the file is damaged or binary") from error
+        raise PretuneError(
+            f"{path}, line {line}: not valid UTF-8 text; the file is damaged or binary, so check the path"
+        ) from error
 
 
 def read_json(path: Path, limit: int = LARGEST) -> Any:
@@ -59,13 +61,15 @@ def parse_json(text: str, where: str) -> Any:
     {'a': [1, 2]}
     """
     if json_depth(text) > DEEPEST:
-        raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or malicious")
+        raise PretuneError(
+            f"{where}: nested more than {DEEPEST} levels deep; restore it, as it is damaged or malicious"
+        )
     try:
         return _check_surrogates(json.loads(text), text, where)
     except json.JSONDecodeError as error:
-        raise PretuneError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from error
+        raise PretuneError(f"{where}, line {error.lineno}: not valid JSON ({error.msg}); correct this line") from error
     except ValueError as error:  # an integer of thousands of digits
-        raise PretuneError(f"{where}: not valid JSON (a number has too many digits)") from error
+        raise PretuneError(f"{where}: not valid JSON (a number has too many digits); correct this number") from error
 
 
 def _check_surrogates(value: Any, text: str, where: str) -> Any:
@@ -103,7 +107,9 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     """Return the object in a JSON file as a dictionary; `what` describes the expected content in errors."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise PretuneError(f"{path}: not {what}; the file contains {_kind(value)} instead of a JSON object")
+        raise PretuneError(
+            f"{path}: not {what}; the file contains {_kind(value)} instead of a JSON object, so check the path"
+        )
     return value
 
 
@@ -120,7 +126,9 @@ def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any
         if line.strip():
             value = parse_json(line, f"{path}, line {number}")
             if not isinstance(value, dict):
-                raise PretuneError(f"{path}, line {number}: expected a JSON object, not {_kind(value)}")
+                raise PretuneError(
+                    f"{path}, line {number}: expected a JSON object, not {_kind(value)}; write one object per line"
+                )
             yield value
 
 
@@ -238,7 +246,8 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise PretuneError(f"{where}{line}: not valid YAML ({getattr(error, 'problem', None) or error})") from error
+        problem = getattr(error, "problem", None) or error
+        raise PretuneError(f"{where}{line}: not valid YAML ({problem}); correct the file") from error
     except (ValueError, OverflowError, TypeError, RecursionError) as error:  # such as an invalid date
         raise PretuneError(f"{where}: a value is not valid YAML ({error}); put the value in quotes") from error
 
@@ -252,7 +261,9 @@ def _check_depth(text: str, where: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or malicious")
+                raise PretuneError(
+                    f"{where}: nested more than {DEEPEST} levels deep; restore it, as it is damaged or malicious"
+                )
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 

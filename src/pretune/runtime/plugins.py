@@ -39,8 +39,8 @@ def entry_point_files(group: str) -> dict[str, Path]:
         folder = next(iter(place.__path__), "") if is_package else place  # type: ignore[attr-defined]
         if not isinstance(folder, str | Path) or not Path(folder).is_dir():
             raise PretuneError(
-                f"The entry point {name!r} of the group {group} must be a package with YAML files or the path of a folder; "
-                "repair or uninstall the package that registers it."
+                f"the entry point {name!r} of the group {group} must be a package with YAML files or the path of a folder; "
+                "repair or uninstall the package that registers it"
             )
         files |= yaml_files(Path(folder))
     return files

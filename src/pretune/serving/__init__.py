@@ -3,5 +3,5 @@
     request → guards (token, host, body) → routes → batching → worker process → model runner → response
 
 The server process validates requests and never computes; a worker process holds the weights of one model and never
-sees a socket. Functions that compute an operation of a model for a batch of texts belong into `operations`.
+sees a socket. Functions that compute an operation of a model for a batch of texts belong in `operations`.
 """

@@ -1,4 +1,4 @@
-"""The application: routes, guards, and the errors that they answer with."""
+"""The FastAPI application of the server: it joins the routes and the guards, and turns errors into HTTP responses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, answer_invalid_body)
     app.add_exception_handler(HTTPException, answer_http_error)
     # The last one that is added sees a request first.
-    app.add_middleware(BodyGuard, limits=registry.limits)
+    app.add_middleware(BodyGuard, limits=registry.limits, stopping=registry.stopping)
     app.add_middleware(TokenGuard, token=token)
     if cors_origins:
         app.add_middleware(
@@ -89,12 +89,12 @@ def add_operations_routes(app: FastAPI, registry: ModelRegistry) -> None:
 
     @app.get("/health", response_model=schemas.StatusResponse)
     async def health() -> dict[str, str]:
-        """Return that the server is alive."""
+        """Report that the server is alive."""
         return {"status": "alive"}
 
     @app.get("/ready", response_model=schemas.StatusResponse, responses={503: {"model": schemas.ErrorResponse}})
     async def ready() -> dict[str, str]:
-        """Answer whether all models can answer requests: `{"status": "ready"}`, or status 503 with the names of the others."""
+        """Return `{"status": "ready"}` if all models can answer requests, else status 503 and the models that cannot."""
         if not registry.is_ready:
             waiting = [name for name, model in registry.models.items() if not model.is_ready]
             raise RequestError(503, f"not ready: {', '.join(waiting)}", headers={"Retry-After": "2"})

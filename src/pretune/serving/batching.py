@@ -55,7 +55,7 @@ class BatchQueue:
     def put(
         self, operation: str, items: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
     ) -> list[asyncio.Future[Answer]]:
-        """Add the items of a request; return a future answer for each, or raise an error if the queue is full."""
+        """Add the items of a request; return one future answer per item, or raise an error if the queue is full."""
         if self.size and self.size + len(items) > self.max_queue:
             raise QueueFullError
         key = json.dumps([operation, options], sort_keys=True)

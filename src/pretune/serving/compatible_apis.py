@@ -87,9 +87,9 @@ async def infer_only(registry: Registry, body: schemas.InferenceBody) -> Respons
 
 
 def guess_task(model: ServedModel, inputs: Any) -> str:
-    """Return the task that a request without a task asks for.
+    """Return the task of a request that does not name one, such as "text-classification".
 
-    The fields of its inputs decide, or else the first task that the model can do.
+    If the inputs are an object, its fields determine the task; for texts, it is the first task that the model can do.
     """
     can = model.facts["capabilities"]
     if isinstance(inputs, Mapping):
@@ -117,7 +117,7 @@ async def answer_task(model: ServedModel, task: str, body: schemas.InferenceBody
 
 
 def parse(kind: Any, value: Any, field: str) -> Any:
-    """Return a value after a check that it has the type `kind`; raise an error that names the field if it has not."""
+    """Return a value unchanged if it has the type `kind`; otherwise raise an error that names its `field`."""
     try:
         return TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
@@ -134,7 +134,7 @@ def parse_texts(inputs: Any) -> tuple[list[str], bool]:
 
 
 def whole(parameters: Parameters, name: str, default: int) -> int:
-    """Return the parameter `name`, which must be a positive integer; `default` is its value if it is not given."""
+    """Return the parameter `name` of a request, a positive integer; `default` is used if it is missing."""
     value: int = parse(int, parameters.get(name, default), f"parameters.{name}")
     if not 1 <= value <= schemas.MAX_TOP_K:
         raise RequestError(422, f"parameters.{name}: give a number from 1 to {schemas.MAX_TOP_K}", f"parameters.{name}")
@@ -193,7 +193,7 @@ async def translate(model: ServedModel, inputs: Any, parameters: Parameters) -> 
 
 
 async def fill(model: ServedModel, inputs: Any, parameters: Parameters) -> Any:
-    """Return the most probable tokens for the mask of each text; a text with several masks has a list for each."""
+    """Return the most probable tokens for the mask of each text; a text with several masks has one list per mask."""
     texts, several = parse_texts(inputs)
     options = {"top_k": whole(parameters, "top_k", 5), "sequences": True}
     found = []

@@ -44,17 +44,17 @@ def missing_capability(name: str, operation: str, known: Iterable[str]) -> Reque
 
 
 def queue_full(name: str, seconds: int) -> RequestError:
-    """Return the error for a request that arrives while the queue of its model is full."""
+    """Return the error for a request to a model whose queue is full; the client should try again after `seconds`."""
     message = f"the queue of the model {name} is full; try again in {seconds} s"
     return RequestError(429, message, headers={"Retry-After": str(seconds)})
 
 
 def unavailable(name: str, seconds: int = 2) -> RequestError:
-    """Return the error for a request whose model is being restarted; `seconds` is when to try again."""
+    """Return the error for a request whose model is being restarted; the client should try again after `seconds`."""
     message = f"the model {name} is being restarted; try again in {seconds} s"
     return RequestError(503, message, headers={"Retry-After": str(seconds)})
 
 
 def timed_out(seconds: float) -> RequestError:
-    """Return the error for a request that took longer than the time limit."""
+    """Return the error for a request that took longer than the time limit of `seconds`."""
     return RequestError(504, f"the request took longer than {seconds:g} s; send fewer or shorter texts, or try again")

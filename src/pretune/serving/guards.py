@@ -1,4 +1,7 @@
-"""What every request passes before it reaches a route: host, token, size and time of its body; and what every response gets."""
+"""Middleware that checks every request before it reaches a route, and adds security headers to every response.
+
+The checks are of the host name, the access token, and the size and the duration of the body.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ SECURITY_HEADERS = {
 OPEN = re.compile(r"/(health|ready|static/.*)?")  # paths that need no token: for load balancers, and the page
 REPORT = re.compile(r"/api/models/[^/]+/report")
 COOKIE = "pretune_token"
+LAST_SECONDS = 1.0  # for bodies to arrive when the server ends
 
 
 class ResponseGuard:
@@ -138,8 +142,9 @@ class BodyGuard:
     It cancels the request if the client disconnects.
     """
 
-    def __init__(self, app: ASGIApp, limits: ServingLimits) -> None:
-        self.app, self.limits = app, limits
+    def __init__(self, app: ASGIApp, limits: ServingLimits, stopping: asyncio.Event) -> None:
+        """Read bodies within `limits`; once the event `stopping` is set, within `LAST_SECONDS`, as the server ends."""
+        self.app, self.limits, self.stopping = app, limits, stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request with its complete body on, or raise an error if the body is too large or too slow."""
@@ -185,17 +190,27 @@ class BodyGuard:
         parts: list[bytes] = []
         size, more = 0, True
         try:
-            async with asyncio.timeout(self.limits.body_timeout):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    parts.append(message.get("body", b""))
-                    size, more = size + len(parts[-1]), message.get("more_body", False)
-                    if size > limit:
-                        raise too_large
+            async with asyncio.timeout(self.limits.body_timeout) as deadline:
+                hurry = asyncio.ensure_future(self._hurry(deadline))
+                try:
+                    while more:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            return None
+                        parts.append(message.get("body", b""))
+                        size, more = size + len(parts[-1]), message.get("more_body", False)
+                        if size > limit:
+                            raise too_large
+                finally:
+                    hurry.cancel()
         except TimeoutError:
             seconds = f"{self.limits.body_timeout:g}"
             text = f"the body did not arrive within {seconds} s; send it faster"
             raise RequestError(408, text, headers={"Connection": "close"}) from None
         return b"".join(parts)
+
+    async def _hurry(self, deadline: asyncio.Timeout) -> None:
+        """Bring the deadline of a body forward as soon as the server ends, so that it does not wait for lost clients."""
+        await self.stopping.wait()
+        soon = asyncio.get_running_loop().time() + LAST_SECONDS
+        deadline.reschedule(min(soon, deadline.when() or soon))

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pretune.models.name_resolution import find_folder
 from pretune.runtime.errors import PretuneError, quote
@@ -14,6 +15,9 @@ from pretune.serving.errors import unknown_model
 from pretune.serving.limits import ServingLimits
 from pretune.serving.metrics import ServerMetrics
 from pretune.serving.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from pretune.models.engines import Engine
 
 
 class ModelRegistry:
@@ -26,17 +30,20 @@ class ModelRegistry:
         *,
         threads: int = 0,
         reload_every: float = 5.0,
+        engine: Engine = "torch",
     ) -> None:
         """Register models, a mapping from names to model folders, without loading them.
 
         Each model gets `threads` threads, or an equal share of the machine's cores if it is 0. Every `reload_every`
-        seconds, the files of the models are checked for changes.
+        seconds, the files of the models are checked for changes. `engine` computes the models (see models/engines.py).
         """
         self.limits, self.metrics, self.reload_every = limits, ServerMetrics(), reload_every
         share = threads or max(1, (os.cpu_count() or 1) // len(references))
         self.models = {
-            name: ServedModel(name, reference, limits, self.metrics, share) for name, reference in references.items()
+            name: ServedModel(name, reference, limits, self.metrics, share, engine)
+            for name, reference in references.items()
         }
+        self.stopping = asyncio.Event()  # the server ends, and accepts nothing more
         self._started = False
 
     async def start(self) -> None:
@@ -76,7 +83,7 @@ class ModelRegistry:
 def parse_models(given: Sequence[str]) -> dict[str, str]:
     """Return a mapping from names to model folders, given as PATH or NAME=PATH.
 
-    Without a name, a model is called like its folder.
+    A model that is given without a name gets the name of its folder.
 
     >>> parse_models(["pretune-small-en", "words=pretune-small-en"])
     {'pretune-small-en': 'pretune-small-en', 'words': 'pretune-small-en'}

@@ -9,6 +9,7 @@ from typing import Any
 
 from pretune.inference.hidden_states import reading_network
 from pretune.models.checkpoint_heads import stored_objectives
+from pretune.models.engines import Engine, open_with_engine
 from pretune.models.open_model import OpenModel
 from pretune.objectives import Task
 from pretune.runtime.errors import PretuneError
@@ -21,10 +22,14 @@ CAPABILITIES = ("predict", "tag", "answer", "fill", "embed", "generate", "transl
 class ModelRunner:
     """A loaded model in a worker process, with the operations that it can do, such as predict or embed."""
 
-    def __init__(self, reference: str, name: str) -> None:
-        """Load a model folder, and try each of its operations once; `name` is the name of the model in requests."""
+    def __init__(self, reference: str, name: str, engine: Engine = "torch") -> None:
+        """Load a model folder, to compute with an engine, and try each of its operations once.
+
+        `name` is the name of the model in requests.
+        """
         self.opened, self.name = OpenModel(reference), name
         self.opened.warm_up()  # errors of the files are raised at once
+        self.engine = open_with_engine(self.opened, engine)
         self.core = self.opened.core
         self.operations: dict[str, Operation] = {}
         self.stream: Stream | None = None

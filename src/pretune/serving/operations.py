@@ -1,8 +1,8 @@
 """The operations of models, computed for batches in a worker process: predict, tag, answer, fill, embed, and so on.
 
-Each operation is loaded from an open model by a function that raises an error if the model lacks what it takes. It is then
-called with a batch of items, and with options that all of them share; it returns one result per item, in order, that can be
-written as JSON, or an error for an item that is wrong.
+A function `load_…` loads each operation from an open model, or raises an error if the model cannot do it. The operation
+is a function of a batch of items and of options that apply to all items. It returns one result per item, in order: a
+value that can be written as JSON, or an error if the item is invalid.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_task(opened: OpenModel, kinds: Sequence[str]) -> tuple[Model, Any]:
     for part in mixture.objectives if mixture is not None else ():
         if isinstance(part, Task) and part.kind in kinds:
             return load_task_model(opened, name=part.name)
-    raise PretuneError(f"{opened}: the model has no task of the kind {' or '.join(kinds)}")
+    raise PretuneError(f"{opened}: the model has no task of the kind {' or '.join(kinds)}; fine-tune it first")
 
 
 def load_predict(opened: OpenModel) -> Operation:
@@ -68,7 +68,7 @@ def load_predict(opened: OpenModel) -> Operation:
 
 
 def load_tag(opened: OpenModel) -> Operation:
-    """Load the operation that tags words; items have a `text`, and results have spans with character offsets in it."""
+    """Load the operation that tags words; items have a `text`, and results have spans with character offsets."""
     model, task = load_task(opened, ["tag"])
     if task.unwrapped.predicate is not None:
         raise PretuneError(
@@ -134,7 +134,12 @@ def load_answer(opened: OpenModel) -> Operation:
 
 
 def load_fill(opened: OpenModel) -> Operation:
-    """Load the operation that predicts masked tokens; items have a `text` with [MASK], and an option is `top_k`."""
+    """Load the operation that predicts masked tokens; items have a `text` with [MASK].
+
+    The option `top_k` is the number of candidates per mask.
+    """
+    if "mlm" not in opened.core.root.heads:  # no attempt to load it: that would log that a new head is random
+        raise PretuneError(f"{opened}: the model was not trained to fill masks; serve one that was trained with mlm")
     filler = MaskFiller.load(opened)
 
     def fill(items: Sequence[Item], options: Mapping[str, Any]) -> list[Result]:
@@ -147,10 +152,7 @@ def load_fill(opened: OpenModel) -> Operation:
 
 
 def add_sequences(filler: MaskFiller, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the result for a masked text, with two additions to each candidate for a mask.
-
-    They are its token id, and the text in which it replaces the mask.
-    """
+    """Return the result for a masked text, with the token id and the filled text added to each candidate for a mask."""
     ids = filler.encode(row["text"])
     tokenizer = filler.model.require_tokenizer()
     for place, candidates in zip(filler.find_gaps(row["text"], ids), row["gaps"], strict=True):

@@ -1,4 +1,4 @@
-"""The same application as a deployment of Ray Serve, which runs replicas of it on the machines of a cluster."""
+"""Deploy the server with Ray Serve, which runs replicas of its application on the machines of a cluster."""
 
 from __future__ import annotations
 

@@ -52,7 +52,10 @@ Model = Annotated[ServedModel, Depends(find_model)]
 
 
 def answered(model: type[BaseModel], **more: Any) -> dict[str, Any]:
-    """Return the FastAPI options of a route whose response is JSON in the shape of `model`."""
+    """Return the FastAPI options of a route that responds with JSON in the schema of the Pydantic model `model`.
+
+    `more` are further OpenAPI fields of the response, such as `content` for other media types.
+    """
     return {"response_class": Response, "responses": {200: {"model": model, **more}}}
 
 
@@ -62,9 +65,9 @@ def json_response(content: Any) -> Response:
 
 
 def list_response(field: str, rows: Sequence[bytes], **more: Any) -> Response:
-    """Return a JSON object as a response, in which the field `field` is the list of results `rows`.
+    """Return a response with a JSON object, whose field called `field` contains the list of results `rows`.
 
-    Each row is JSON already, and is not parsed again.
+    Each row is JSON already, and is not parsed again. `more` are further fields of the object.
     """
     rest = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in more.items())
     content = b'{"%b": [%b]%b}' % (field.encode(), b", ".join(rows), rest.encode())
@@ -75,7 +78,10 @@ def list_response(field: str, rows: Sequence[bytes], **more: Any) -> Response:
 
 
 def check_texts(texts: Sequence[str], field: str, limits: ServingLimits, count: int | None = None) -> None:
-    """Raise an error if there are too many texts, not exactly `count` of them, or if one is too long."""
+    """Raise an error if there are too many texts, if their number is not `count`, or if one of them is too long.
+
+    `field` is the field of the request with the texts, for the error.
+    """
     if len(texts) > limits.max_texts:
         message = f"there are {len(texts)} {field}; send at most {limits.max_texts} in a request"
         raise RequestError(422, message, field)
@@ -88,14 +94,14 @@ def check_texts(texts: Sequence[str], field: str, limits: ServingLimits, count: 
 
 
 def check_length(text: str, field: str, limits: ServingLimits) -> None:
-    """Raise an error if a text is longer than the limit of the server."""
+    """Raise an error if a text is longer than the limit of the server; `field` is its field in the request."""
     if len(text) > limits.max_characters:
         message = f"{field}: the text has {len(text):,} characters; shorten it to {limits.max_characters:,}"
         raise RequestError(422, message, field)
 
 
 def decoding_options(body: BaseModel, limits: ServingLimits, names: Sequence[str]) -> dict[str, Any]:
-    """Return the decoding settings called `names` that a body sets; raise an error if they exceed the limits."""
+    """Return the decoding settings called `names` of a request body; raise an error if they exceed the limits."""
     options = body.model_dump(include=set(names), exclude_defaults=True)
     options["max_new_tokens"] = tokens = body.max_new_tokens  # type: ignore[attr-defined]
     if tokens > limits.max_new_tokens:
@@ -251,9 +257,10 @@ def cosine_similarities(first: Any, second: Any) -> Any:
 async def stream_response(
     model: ServedModel, item: Mapping[str, Any], options: Mapping[str, Any], events: Any
 ) -> Response:
-    """Return a response that sends a generated text in pieces, as server-sent events in the format of `events`.
+    """Return a response that sends a generated text in pieces, as server-sent events.
 
-    An error before the first piece has its own HTTP status.
+    The function `events` formats the messages of the worker as events. An error that occurs before the first piece is
+    reported by the HTTP status of the response.
     """
     if options.get("num_beams", 1) > 1:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""What the server reads of a model's folder besides the model: its curves, its report, and what shows that its files changed."""
+"""Read the learning curves and the report in a model's folder, and detect changes of its files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunFiles:
 def curves_of(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     """Return the metrics in the lines of metrics.jsonl by name, as lists of [step, value].
 
-    Long lists are thinned out.
+    Of a long list, only some evenly spaced points are kept.
 
     >>> curves_of([{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.0, "dev/accuracy": 0.5}])
     {'loss': [[1, 2.5], [2, 2.0]], 'dev/accuracy': [[2, 0.5]]}
@@ -61,7 +61,7 @@ def is_finite(value: Any) -> bool:
 
 
 def model_signature(reference: str) -> Signature:
-    """Return the names, modification times, and sizes of a model's files, by which changes are noticed."""
+    """Return the names, modification times, and sizes of a model's files, to detect when the files change."""
     try:
         files = [path for path in find_folder(reference).rglob("*") if path.suffix in MODEL_FILES]
         facts = [(path, path.stat()) for path in files]

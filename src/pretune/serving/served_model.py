@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -17,6 +17,9 @@ from pretune.serving.metrics import ServerMetrics
 from pretune.serving.run_files import RunFiles, Signature, model_signature
 from pretune.serving.worker_process import Answer, WorkerLostError, WorkerProcess
 
+if TYPE_CHECKING:
+    from pretune.models.engines import Engine
+
 LONGEST_BACKOFF = 30.0  # seconds between restarts of a worker that keeps crashing
 LONGEST_RETRY = 60  # seconds that a client is told to wait
 
@@ -24,8 +27,17 @@ LONGEST_RETRY = 60  # seconds that a client is told to wait
 class ServedModel:
     """A model of the server: its name, its queue of requests, its worker process, and its description."""
 
-    def __init__(self, name: str, reference: str, limits: ServingLimits, metrics: ServerMetrics, threads: int) -> None:
-        self.name, self.reference, self.limits, self.metrics, self.threads = name, reference, limits, metrics, threads
+    def __init__(
+        self,
+        name: str,
+        reference: str,
+        limits: ServingLimits,
+        metrics: ServerMetrics,
+        threads: int,
+        engine: Engine = "torch",
+    ) -> None:
+        self.name, self.reference, self.limits, self.metrics = name, reference, limits, metrics
+        self.threads, self.engine = threads, engine
         self.queue = BatchQueue(limits.max_batch_size, limits.max_delay, limits.max_queue)
         self.worker: WorkerProcess | None = None  # None while it is being restarted
         self.facts: dict[str, Any] = {}
@@ -48,7 +60,7 @@ class ServedModel:
         self._spawn(self._reload_changes(reload_every))
 
     async def close(self) -> None:
-        """End the worker process of the model; all accepted requests have been answered before."""
+        """End the worker process of the model; the caller makes sure that all accepted requests have been answered."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -75,7 +87,7 @@ class ServedModel:
     async def _replace_worker(self) -> None:
         """Start a worker process with the current files of the model; the old worker ends when its jobs are done."""
         signature = model_signature(self.reference)
-        worker = WorkerProcess(self.reference, self.name, self.threads)
+        worker = WorkerProcess(self.reference, self.name, self.threads, self.engine)
         try:
             facts = await worker.start()
             files = await asyncio.to_thread(RunFiles.read, self.reference)
@@ -250,7 +262,7 @@ def settle_answer(future: asyncio.Future[Answer], answer: Answer) -> None:
 
 
 def checked(answer: Answer, field: str) -> bytes:
-    """Return the answer to an item; if it is an error, raise it with the item's field of the body."""
+    """Return the answer to an item, or raise it if it is an error; `field` is the item's place in the request body."""
     if isinstance(answer, RequestError):
         raise RequestError(answer.status, answer.message, field if answer.status == 422 else None, answer.headers)
     return answer

@@ -11,12 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import read_text
 from pretune.runtime.progress import log_info
 from pretune.serving.limits import ServingLimits
+
+if TYPE_CHECKING:
+    from pretune.models.engines import Engine
+    from pretune.serving.model_registry import ModelRegistry
 
 TOKEN = "PRETUNE_TOKEN"  # environment variable with the token of requests
 SHORTEST_TOKEN = 16  # characters
@@ -29,7 +33,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server: its address, its token and allowed hosts, its threads, and its limits."""
+    """The settings of a server: its address, its token and allowed hosts, its threads, its engine, and its limits."""
 
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free port
@@ -37,6 +41,7 @@ class ServerSettings:
     allowed_hosts: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
     threads: int = 0  # of each model; 0: its share of the cores
+    engine: Engine = "torch"  # of each model (see models/engines.py)
     reload_every: float = 5.0  # seconds; 0: only on SIGHUP
     limits: ServingLimits = field(default_factory=ServingLimits)
 
@@ -64,12 +69,12 @@ def serve_models(models: Mapping[str, str], settings: ServerSettings) -> dict[st
 
 
 async def _serve(models: Mapping[str, str], settings: ServerSettings, bound: socket.socket) -> dict[str, int]:
-    import uvicorn
-
     from pretune.serving.app import create_app
     from pretune.serving.model_registry import ModelRegistry
 
-    registry = ModelRegistry(models, settings.limits, threads=settings.threads, reload_every=settings.reload_every)
+    registry = ModelRegistry(
+        models, settings.limits, threads=settings.threads, reload_every=settings.reload_every, engine=settings.engine
+    )
     hosts = settings.allowed_hosts or (LOOPBACK if settings.is_local else ())
     app = create_app(registry, token=settings.token, allowed_hosts=hosts, cors_origins=settings.cors_origins)
     log_info(f"loading {', '.join(models)}")
@@ -79,7 +84,7 @@ async def _serve(models: Mapping[str, str], settings: ServerSettings, bound: soc
         bound.listen(BACKLOG)  # before the address is announced: clients that read it connect at once
         announce(settings, bound, list(models))
         with quiet_end():
-            await uvicorn.Server(http_settings(app, settings.limits)).serve(sockets=[bound])
+            await http_server(app, registry).serve(sockets=[bound])
     finally:
         await registry.close()
     answered: dict[str, int] = {}
@@ -97,6 +102,18 @@ def quiet_end() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def http_server(app: Any, registry: ModelRegistry) -> Any:
+    """Return the uvicorn server of an application, which tells the registry of its models when it begins to end."""
+    import uvicorn
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            registry.stopping.set()
+            await super().shutdown(sockets)
+
+    return Server(http_settings(app, registry.limits))
 
 
 def http_settings(app: Any, limits: ServingLimits) -> Any:

@@ -1,8 +1,8 @@
-"""The worker process of a model: it computes batches, and streams of text in turn, one token of each at a time.
+"""The worker process of a model: it computes batches, and generates several streams of text in turn, token by token.
 
-Messages are lines of JSON, never pickles. Those to the worker have a `kind`: batch, stream, or cancel. Those from it have a first
-line with their `kind`: ready, failed, results, piece, end, or error; the further lines of `results` are the results, one per
-item, which the server passes on without parsing them.
+Messages are lines of JSON, never pickles. A message to the worker has a `kind`: batch, stream, or cancel. The first
+line of a message from the worker has its `kind`: ready, failed, results, piece, end, or error. The other lines of a
+message of the kind results are the results, one per item, which the server passes on without parsing them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import os
 import signal
 from collections.abc import Generator, Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import OPTIONS, PretuneError
 from pretune.runtime.process_pool import start_worker
 from pretune.serving.model_runner import ModelRunner
 
+if TYPE_CHECKING:
+    from pretune.models.engines import Engine
 
-def run_worker(connection: Connection, reference: str, name: str, threads: int) -> None:
+
+def run_worker(connection: Connection, reference: str, name: str, threads: int, engine: Engine) -> None:
     """Load a model, and serve the messages of a connection until it closes; this is what a worker process runs."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server ends its workers when all requests are answered
     start_worker(threads)
     os.environ[OPTIONS] = ""  # messages must not recommend options of the command line to clients
     try:
-        runner = ModelRunner(reference, name)
+        runner = ModelRunner(reference, name, engine)
         send(connection, {"kind": "ready", "facts": runner.facts()})
     except PretuneError as error:
         send(connection, {"kind": "failed", "message": str(error)})

@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.errors import PretuneError
 from pretune.serving.errors import RequestError
 from pretune.serving.worker import run_worker
+
+if TYPE_CHECKING:
+    from pretune.models.engines import Engine
 
 Answer = bytes | RequestError  # the result of an item as JSON, or its error
 
@@ -30,10 +33,10 @@ class WorkerProcess:
     The process ends when it is closed, or when the server ends.
     """
 
-    def __init__(self, reference: str, name: str, threads: int) -> None:
+    def __init__(self, reference: str, name: str, threads: int, engine: Engine = "torch") -> None:
         context = get_context("spawn")
         self.connection, far = context.Pipe()
-        self.process = context.Process(target=run_worker, args=(far, reference, name, threads), daemon=True)
+        self.process = context.Process(target=run_worker, args=(far, reference, name, threads, engine), daemon=True)
         self._far = far
         self.name = name
         self.loop = asyncio.get_running_loop()

@@ -200,6 +200,11 @@ Executor = Annotated[
     "Run on this machine (local) or on a Ray cluster (ray) at RAY_ADDRESS; all machines of the cluster must see the files.",
 ]
 Processes = Annotated[int, "Number of CPU processes to distribute the work over."]
+Engine = Annotated[
+    Literal["auto", "torch", "onnxruntime"],
+    "Engine that computes the model on a CPU: torch, onnxruntime, or auto, the faster one, which is measured once for each model and "
+    "machine, and remembered. Outputs differ in their last digits.",
+]
 NumBeams = Annotated[int, "Number of beams of beam search; 1 is greedy decoding."]
 LengthPenalty = Annotated[
     float, "Exponent of the length by which beam scores are divided; larger values favor longer texts."
@@ -211,4 +216,5 @@ AnalysisFolder = Annotated[str | Path | None, "Folder for the tables, the figure
 
 # -- suites ---------------------------------------------------------------------------------------------------------
 
+SuiteFolder = Annotated[str | Path, "Folder with the suite's official files."]
 Tasks = Annotated[Sequence[str], "Tasks of the suite to use; all by default."]

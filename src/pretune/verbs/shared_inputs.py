@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.runtime.errors import PretuneError, quote
 
 if TYPE_CHECKING:
+    from pretune.models.engines import Engine
     from pretune.models.open_model import OpenModel
     from pretune.text.examples.text_files import NumberedText
     from pretune.text.store.store import Store
@@ -54,6 +55,23 @@ def open_reference(model: str | os.PathLike[str]) -> str | OpenModel:
     from pretune.models.open_model import ModelHandle
 
     return model.open_model if isinstance(model, ModelHandle) else os.fspath(model)
+
+
+def with_engine(
+    reference: str | OpenModel, engine: Engine, measure: bool, ignore_mismatched: bool = False
+) -> str | OpenModel:
+    """Return a model that computes with an engine: a separate open model, or the reference itself for torch.
+
+    With the engine `auto`, an open model stays as it is, and the engines are compared only if `measure` is true.
+    """
+    if engine == "torch" or (engine == "auto" and (not isinstance(reference, str) or not measure)):
+        return reference
+    from pretune.models.engines import open_with_engine
+    from pretune.models.open_model import OpenModel
+
+    opened = OpenModel(str(reference), ignore_mismatched=ignore_mismatched)
+    open_with_engine(opened, engine)
+    return opened
 
 
 def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -298,7 +298,8 @@ def test_threshold_of_two_classes_is_exported(tmp_path: Path) -> None:
 def test_other_families_are_refused_with_a_list(tmp_path: Path) -> None:
     model = tiny("t5-tiny", small_tokenizer("wordpiece"), tmp_path / "t5", "autoencode")
     with pytest.raises(
-        PretuneError, match=r"^t5 models cannot be written as a single file, only albert, bert, .*export it"
+        PretuneError,
+        match=r"^t5 models cannot be written as a single file, only albert, bert, .*export the model in another format",
     ):
         pt.export(model, out=tmp_path / "out", format="single-file")
 

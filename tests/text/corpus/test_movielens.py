@@ -78,5 +78,5 @@ def test_broken_titles_are_named(tmp_path: Path, name: str, text: str, message: 
 
 def test_users_of_two_text_files_are_not_mixed(tmp_path: Path) -> None:
     files = [write(tmp_path / name, "a b\n") for name in ("a.txt", "b.txt")]
-    with pytest.raises(PretuneError, match=r"b\.txt, line 1: the users of \.txt files are named by their line"):
+    with pytest.raises(PretuneError, match=r"b\.txt, line 1: in \.txt files, the line number identifies the user"):
         read_histories(files)

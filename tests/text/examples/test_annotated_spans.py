@@ -226,7 +226,10 @@ def test_offsets_with_byte_order_marks_and_windows_line_ends(text: bytes, start:
         ("T1 LOC 0 5 Paris", r"a\.ann, line 1: not an entity in brat format; write it as in T1"),
         ("T1\tLOC 5 0\tParis", r"a\.ann, line 1: \[5, 0\] is empty"),
         ("T1\tLOC 0 50\tParis", r"a\.ann, line 1: \[0, 50\] is outside the text"),
-        ("T1\tLOC 1 6\tParis", r"a\.ann, line 1: 'Paris' is not at 1 to 6 of a\.txt, but 'aris '; correct the offsets"),
+        (
+            "T1\tLOC 1 6\tParis",
+            r"a\.ann, line 1: characters 1 to 6 of a\.txt are 'aris ', not 'Paris'; correct the offsets",
+        ),
         (f"T1\tLOC 0 {'9' * 5000}\tParis", "not an entity in brat format"),
     ],
 )

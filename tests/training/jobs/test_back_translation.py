@@ -79,6 +79,16 @@ def test_wrong_settings_are_errors_of_one_line(tmp_path: Path) -> None:
             budget=pt.Budget(steps=1),
             back_translation=settings_of("a", "b.txt"),
         )
+    with pytest.raises(PretuneError, match=r"translate\(bidirectional=true\) also learns to generate the sources"):
+        pt.pretrain(
+            "rnnsearch-tiny",
+            ["a.txt", "b.txt"],
+            objective="translate(bidirectional=true)",
+            out=tmp_path / "r",
+            budget=pt.Budget(steps=1),
+            back_translation=settings_of("a", "b.txt"),
+        )
+    assert not (tmp_path / "r").exists()
     rows = LabeledRows(Path("x"), {}, ["a"], ["b"], lines=[1])
     (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
     with pytest.raises(PretuneError, match=r"empty\.txt: there are no texts"):

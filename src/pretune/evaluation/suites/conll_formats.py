@@ -1,4 +1,4 @@
-"""Readers of semantic roles in the formats of CoNLL-2005 and CoNLL-2012, with one row per sentence and predicate.
+"""Readers of semantic roles in the formats of CoNLL-2005 and CoNLL-2012, and of coreference in that of CoNLL-2012.
 
 CoNLL-2005 (Carreras and Màrquez, 2005, http://www.aclweb.org/anthology/W05-0620): the words, and in another file or in the last
 columns of the same one the lemmas of predicates and one column per predicate:
@@ -8,7 +8,8 @@ columns of the same one the lemmas of predicates and one column per predicate:
     fell       fall    (V*)
 
 CoNLL-2012 (Pradhan et al., 2012, http://www.aclweb.org/anthology/W12-4501): files of OntoNotes with the word in the fourth column
-and, from the twelfth to the last but one, a column per predicate. A folder is read with all of its files *_gold_conll.
+and, from the twelfth to the last but one, a column per predicate. The last column has the entities of mentions: (3, 3), (3) or (3|(5).
+A folder is read with all of its files *_gold_conll.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from pretune.evaluation.suites.file_formats import Rows
 from pretune.runtime.errors import PretuneError
@@ -24,8 +26,12 @@ from pretune.text.corpus.files import read_lines
 
 ROLE = re.compile(r"(?:\(([^()*]+))?\*(\))?")  # a cell of a predicate's column: (A1*, *, *) or (A1*)
 PREDICATE = re.compile(r"\(V\*\)?")
+ENTITY = re.compile(r"(\()?(\d+)(\))?")  # a part of a cell of the last column
 WORD, FIRST_ROLES = 3, 11  # columns of CoNLL-2012
 GOLD = "*_gold_conll"  # names of its files
+ANTECEDENTS = 10  # nearest mentions before a mention that it is paired with
+DISTANCE = 5  # sentences from the one to the other at most, but the nearest one always counts
+Mention = tuple[int, int, int]  # its sentence, first and last word in the sentence
 
 
 def read_roles_2005(paths: Sequence[Path]) -> Rows:
@@ -48,12 +54,7 @@ def read_roles_2012(paths: Sequence[Path]) -> Rows:
 
     The rows are those of `read_roles_2005`.
     """
-    top = paths[0]
-    files = sorted(top.rglob(GOLD)) if top.is_dir() else [top]
-    if not files:
-        raise PretuneError(f"{top}: the folder has no files {GOLD}; give the folder with the annotations of CoNLL-2012")
-    for file in files:
-        name = f"{file.relative_to(top)}, " if top.is_dir() else ""
+    for file, name in _files(paths[0]):
         for where, lines in _sentences([file]):
             place = f"{name}{where}"
             short = [len(cells) for cells in lines if len(cells) != len(lines[0]) or len(cells) <= FIRST_ROLES]
@@ -65,6 +66,84 @@ def read_roles_2012(paths: Sequence[Path]) -> Rows:
             else:
                 columns = list(zip(*lines, strict=True))
                 yield from _predicates(place, columns[WORD], columns[FIRST_ROLES:-1])
+
+
+def _files(top: Path) -> list[tuple[Path, str]]:
+    """Return (file, its name for messages) for a file of CoNLL-2012, or for all of these in a folder."""
+    files = sorted(top.rglob(GOLD)) if top.is_dir() else [top]
+    if not files:
+        raise PretuneError(f"{top}: the folder has no files {GOLD}; give the folder with the annotations of CoNLL-2012")
+    return [(file, f"{file.relative_to(top)}, " if top.is_dir() else "") for file in files]
+
+
+def read_mention_pairs(paths: Sequence[Path]) -> Rows:
+    """Yield pairs of mentions of CoNLL-2012: each mention with the nearest ones before it, in the text around both.
+
+    The bounds of the mentions are character offsets in `text`, and the `label` is true if they are one entity. `group` is
+    the document, and `gold` has the two mentions and their entities, so that entities can be compared.
+    """
+    for file, name in _files(paths[0]):
+        documents: dict[str, list[tuple[str, list[list[str]]]]] = {}
+        for where, lines in _sentences([file]):
+            documents.setdefault(" ".join(lines[0][:2]), []).append((where, lines))
+        for document, sentences in documents.items():
+            place = f"{name}{sentences[0][0]}"
+            try:
+                found = _mentions([[cells[-1] for cells in lines] for _, lines in sentences])
+                words = [[cells[WORD] for cells in lines] for _, lines in sentences]
+            except (PretuneError, IndexError) as error:
+                text = str(error) if isinstance(error, PretuneError) else "a word has fewer than four columns"
+                yield place, PretuneError(f"document {document}: {text}")
+                continue
+            for number, (second, entity) in enumerate(found):
+                for first, other in found[max(0, number - ANTECEDENTS) : number]:
+                    if second[0] - first[0] <= DISTANCE or first == found[number - 1][0]:
+                        gold = {"mentions": [list(first), list(second)], "entities": [other, entity]}
+                        label = str(entity == other).lower()
+                        row = {
+                            **_context(words, first, second),
+                            "label": label,
+                            "group": f"{name}{document}",
+                            "gold": gold,
+                        }
+                        yield place, row
+
+
+def _mentions(columns: Sequence[Sequence[str]]) -> list[tuple[Mention, str]]:
+    """Return (mention, entity) for each mention, in order of the text, given the cells of each sentence."""
+    found: list[tuple[Mention, str]] = []
+    for sentence, cells in enumerate(columns):
+        begun: dict[str, list[int]] = {}
+        for place, cell in enumerate(cells):
+            for part in filter(None, cell.split("|")):
+                match = ENTITY.fullmatch(part)
+                if match is None:
+                    continue
+                begins, entity, ends = match.groups()
+                if begins:
+                    begun.setdefault(entity, []).append(place)
+                if ends:
+                    if not begun.get(entity):
+                        raise PretuneError(
+                            f"the mention of entity {entity} in sentence {sentence + 1} has no opening bracket"
+                        )
+                    found.append(((sentence, begun[entity].pop(), place), entity))
+        for entity, places in begun.items():
+            if places:
+                raise PretuneError(f"the mention of entity {entity} in sentence {sentence + 1} has no closing bracket")
+    return sorted(found)
+
+
+def _context(words: Sequence[Sequence[str]], first: Mention, second: Mention) -> dict[str, Any]:
+    """Return the text from the sentence of one mention to that of another, and their bounds in characters."""
+    lines = [" ".join(sentence) for sentence in words[first[0] : second[0] + 1]]
+    bounds = {}
+    for number, (sentence, begin, end) in enumerate((first, second), 1):
+        offset = sum(len(line) + 1 for line in lines[: sentence - first[0]])
+        before = sum(len(word) + 1 for word in words[sentence][:begin])
+        bounds[f"start{number}"] = offset + before
+        bounds[f"end{number}"] = offset + before + len(" ".join(words[sentence][begin : end + 1]))
+    return {"text": " ".join(lines), **bounds}
 
 
 def _sentences(paths: Sequence[Path]) -> Iterator[tuple[str, list[list[str]]]]:

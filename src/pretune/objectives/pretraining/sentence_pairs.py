@@ -153,7 +153,8 @@ def exchange_second_texts(
     matched = np.flatnonzero(partner >= 0)
     if not len(matched):
         raise PretuneError(
-            f"the objective {name} needs two documents or more, because negatives come from another document; give it more documents"
+            f"the objective {name} found no two documents that can exchange texts: it needs two documents or more of two sentences that "
+            "fit into a sequence, in one file and language; give it more documents, or increase batch.max_length"
         )
     shorter = np.minimum(spans[matched, 1], spans[partner[matched], 1])
     cut = int((shorter < spans[matched, 1]).sum())

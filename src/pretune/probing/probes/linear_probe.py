@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from pretune.runtime.arrays import Array, softmax
-from pretune.training.jobs.linear_models import STRENGTHS, losses
+from pretune.training.jobs.linear_models import losses
 
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularization
 ITERATIONS = 40  # per strength at most; a dozen is usual
 CLASS_ITERATIONS = (
     4000  # at most this many iterations times classes, as the cost of an iteration grows with the classes
@@ -49,9 +50,8 @@ class ProbeFeatures:
     def factor(self, curvature: float, penalty: float) -> Array:
         """Return the Cholesky factor of curvature · Gram + penalty · I, which preconditions the solver.
 
-            Gram is the matrix `gram`, and I the identity. The penalty is rounded to a power of ten, so that the cached
-            result can be
-        used for many penalties.
+        Gram is the matrix `gram`, and I the identity. The penalty is rounded to a power of ten, so that the cached
+        result can be used for many penalties.
         """
         from scipy.linalg import cholesky
 

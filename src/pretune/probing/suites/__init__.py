@@ -21,7 +21,10 @@ from pretune.text.corpus.files import file_format
 
 @dataclass(frozen=True)
 class Suite:
-    """A registered suite of probing tasks: its line of help, and a function of data and seed that loads its tasks."""
+    """A registered suite of probing tasks, with its help text.
+
+    `function` is the name of the function in `module` that loads the tasks, given the data and a seed.
+    """
 
     help: str
     module: str

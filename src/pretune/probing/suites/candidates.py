@@ -205,18 +205,20 @@ def drop_rare_labels(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def make_task(name: str, group: str, candidates: Sequence[Candidate]) -> ProbingTask:
-    """Return the probing task with the given examples.
+    """Return a probing task with the given candidates as its examples.
 
-    Raises UnusableTaskError if there are fewer than two labels, or if a split is empty.
+    Raise UnusableTaskError if there are fewer than two labels, or if a split is empty.
     """
     examples = [ProbingExample(c.text, c.label, c.split, c.spans, c.pair) for c in candidates if c.split]
     task = ProbingTask(name, group, examples)
     if not examples:
-        raise UnusableTaskError("fewer than two labels have enough examples in every split")
+        raise UnusableTaskError("fewer than two labels have enough examples in every split, but a probe needs two")
     if len(task.labels) == 1:
         raise UnusableTaskError(f"all examples have the label {quote(task.labels[0])}, but a probe needs two labels")
     if empty := [split for split in SPLITS if not task.part(split)]:
-        raise UnusableTaskError(f"there are no examples for {' and '.join(empty)}")
+        raise UnusableTaskError(
+            f"there are no examples for {' and '.join(empty)}, but a probe needs examples in every split"
+        )
     if len(labels := {example.label for example in task.part("train")}) == 1:
         raise UnusableTaskError(
             f"all training examples have the label {quote(labels.pop())}, but a probe needs two labels"

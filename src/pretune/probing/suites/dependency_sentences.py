@@ -44,7 +44,7 @@ def _lemma(word: Word) -> str:
 
 
 def _tokens(tree: DependencyTree) -> tuple[Token, ...]:
-    """Return the tokens of a sentence; multiword tokens have no `kind`, because other words cannot replace them."""
+    """Return the tokens of a sentence; multiword tokens have no `kind`, so that no task replaces them."""
     tokens = []
     for token in tree.tokens:
         words = tree.words[token.first : token.last + 1]
@@ -76,7 +76,7 @@ def _top(tree: DependencyTree) -> str:
 def _noun_number(tree: DependencyTree, relation: str) -> InflectedWord | None:
     """Return the lemma and number (singular, plural) of the root's dependent with `relation`, such as its subject.
 
-    None if there is no such dependent, if there are several, or if it is not a common noun.
+    The result is None if there is no such dependent, if there are several, or if it is not a common noun.
     """
     found = [tree.words[i] for i in tree.children[tree.root] if tree.words[i].relation == relation]
     if len(found) != 1 or found[0].upos != "NOUN" or found[0].feats.get("Number") not in ("Sing", "Plur"):

@@ -165,16 +165,19 @@ def read_edge_targets(file: str | Path) -> Iterator[Edge]:
 
 
 def _read_span(target: dict[str, Any], key: str, words: list[Span], place: str) -> Span:
-    """Return the start and end character of the span that a target has under `key` (span1 or span2) as word indices.
+    """Return the start and end character of a span of a target, which is given as word indices.
 
-    `words` has the start and end character of each word; `place` is the file and line for error messages.
+    `key` is the key of the span, span1 or span2; `words` has the start and end character of each word; `place` is the
+    file and line for error messages.
     """
     match target.get(key):
         case [int() as begin, int() as end] if 0 <= begin < end <= len(words):
             return words[begin][0], words[end - 1][1]
         case value:
-            problem = f"{quote(key)} is {quote(value)}, but must be [begin, end] with indices of the {len(words)} words"
-            raise PretuneError(f"{place}: {problem}; the end is exclusive")
+            raise PretuneError(
+                f"{place}: {quote(key)} is {quote(value)}, but must be [begin, end] with indices of the {len(words)} words; "
+                "the end is exclusive"
+            )
 
 
 def _read_label(target: dict[str, Any], place: str) -> str:

@@ -74,7 +74,7 @@ def _information(candidates: Sequence[Candidate]) -> float:
 def tree_depth(sentences: Sequence[ParsedSentence], seed: int) -> list[Candidate]:
     """Return sentences labeled with the depth of their trees, balanced so that length does not predict depth.
 
-    Within each split, the sentences of any one length are equally many for every depth. The labels are the range of
+    Within each split, there are equally many sentences of a given length for every depth. The labels are the range of
     depths that maximizes the number of examples times the logarithm of the number of depths.
     """
     cells: dict[tuple[Split | None, int, int], list[ParsedSentence]] = defaultdict(list)
@@ -98,9 +98,9 @@ def tree_depth(sentences: Sequence[ParsedSentence], seed: int) -> list[Candidate
 
 
 def separate_rows(candidates: Sequence[Candidate], seed: int) -> list[Candidate]:
-    """Return candidates with splits: those of their files or, if files have none, a random split per key.
+    """Return the candidates of `tree_depth` with splits: those of their files or, if files have none, random ones.
 
-    The key of a candidate is its row: sentences of the same length, one per depth, which stay in one split.
+    Candidates with the same key, which are sentences of equal length with different depths, get the same random split.
     """
     if all(candidate.split is not None for candidate in candidates):
         return fill_dev(candidates, seed, "tree depth")

@@ -70,7 +70,8 @@ def read_senteval(file: str | Path) -> Iterator[Candidate]:
         cells = line.split("\t")
         if len(cells) < 3 or not cells[1].strip() or not cells[-1].strip():
             raise PretuneError(
-                f"{path}, line {number}: expected split, label and sentence, separated by tabs, but found {quote(line)}"
+                f"{path}, line {number}: expected split, label and sentence, separated by tabs, but found {quote(line)}; "
+                "correct this line"
             )
         if cells[0] not in SPLIT_CODES:
             raise PretuneError(f"{path}, line {number}: the split is {quote(cells[0])}, but must be tr, va or te")

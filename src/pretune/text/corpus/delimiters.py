@@ -45,8 +45,8 @@ def detect_dialect(file: Path, errors: Errors = "strict") -> Dialect:
     """Return the dialect of a .csv or .tsv file, detected from its first lines.
 
     By default, the suffix determines the delimiter. Another delimiter is chosen, and logged, only if it splits all rows
-    into the same number of cells (at least two) and the usual one does not. A delimiter that is followed by a space in
-    the first line, as commas in prose are, is never chosen instead.
+    into the same number of cells (at least two) and the delimiter of the suffix does not. A delimiter that is followed
+    by a space in the first line, as commas in prose are, is never chosen instead.
     """
     # Invalid UTF-8 is reported when the rows are read, after the names of the columns have been checked.
     lines = [line for _, line in islice(read_lines(file, "replace" if errors == "strict" else errors), SAMPLE)]

@@ -30,7 +30,7 @@ class Dialogues:
 
     `texts` and `roles` (0 for a query, 1 for a response) have one entry per turn; `counts` has the number of turns of
     each dialogue; `files` has the index of the file of each dialogue, or is empty if there is only one file. `pairs` is
-    None, because each turn is a single text.
+    always None; lists of text pairs have their second texts in an attribute of this name.
     """
 
     file: Path

@@ -21,7 +21,7 @@ Paths = str | Path | Iterable[str | Path]
 
 
 class ByteStream(Protocol):
-    """A readable stream of bytes."""
+    """A protocol for readable streams of bytes, such as files that are open for reading."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes of a stream, at most `size` bytes."""
@@ -49,9 +49,9 @@ def file_suffix(path: Path) -> str:
 
 
 def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Return the files of the given formats that paths lead to.
+    """Return the input files in the given formats that `paths` name; raise an error for a path without such files.
 
-    Each path is a file, a folder, which is searched recursively, or a glob pattern.
+    Each path is a file, a folder to search recursively, or a glob pattern.
     """
     if isinstance(paths, str | Path):
         paths = [paths]
@@ -62,7 +62,9 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
             files = (p for p in path.rglob("*") if p.is_file() and file_suffix(p) in formats)
             inside = sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts))
             if not inside:
-                raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files ({endings})")
+                raise PretuneError(
+                    f"{path}: the folder contains no {', '.join(formats)} files ({endings}); check the path"
+                )
             found += inside
         elif path.exists():
             if file_suffix(path) not in formats:
@@ -150,7 +152,8 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
         if error.errno is None and compression is not None:  # how pyarrow reports bad data
             reason = str(error).splitlines()[0]
             raise PretuneError(f"{path}: the compressed file is damaged or truncated ({reason}); {advice}") from error
-        raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+        reason = error.strerror or str(error)
+        raise PretuneError(f"{path}: the file cannot be read ({reason}); check the path and the disk") from error
 
 
 def read_lines(path: Path, errors: Errors = "strict", meter: ByteMeter | None = None) -> Iterator[tuple[int, str]]:

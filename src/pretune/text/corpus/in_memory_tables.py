@@ -1,8 +1,9 @@
 """Write tables in memory to files: pandas DataFrames, lists and iterators of dicts, `datasets` objects, and arrays of texts.
 
-Functions that read files accept such tables, too: `tables_to_files` replaces each table in an argument by the path of a .jsonl file.
-The file is named by its content, in a folder of this user that the last process that uses it removes at exit. The same table has the
-same path in every process, so that a run can be resumed, and a recipe shows that the data came from memory.
+Functions that read files accept such tables, too: `tables_to_files` replaces each table in an argument by the path of a
+.jsonl file. The name of the file depends on its content alone, so the same table has the same path in every process: a
+run can be resumed, and a recipe shows that the data came from memory. All processes of a user share one temporary
+folder for these files; the last process that uses the folder removes it at exit.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class SplitDatasets(Protocol):
-    """A protocol for datasets.DatasetDict, a dictionary of the splits of a dataset, which no plain dict satisfies."""
+    """A protocol for datasets.DatasetDict, a dictionary of splits; a plain dict does not satisfy it."""
 
     @property
     def column_names(self) -> Any:
@@ -121,8 +122,8 @@ class UnsupportedValue(Exception):  # noqa: N818
 def tables_to_files(value: Any, option: str) -> Any:
     """Replace the tables in an argument with paths of files that contain their rows; return other arguments unchanged.
 
-    The argument is a table, a path, a list of tables or paths, or a dictionary of them. Error messages name it
-    `option`.
+    The argument is a table, a path, a list of tables or paths, or a dictionary of them. `option` is the name of the
+    argument, for error messages.
 
     >>> tables_to_files(["a.csv", "b.csv"], "train")
     ['a.csv', 'b.csv']
@@ -165,7 +166,7 @@ def is_table(value: Any) -> bool:
 def save_table(data: Table, option: str) -> Path:
     """Write a table to a file that is named by its content and removed at exit, and return the path of the file.
 
-    Error messages name the argument `option`.
+    `option` is the name of the argument that contains the table, for error messages.
 
     >>> save_table([{"text": "a"}], "train") == save_table(iter([{"text": "a"}]), "train")
     True
@@ -186,7 +187,7 @@ def save_table(data: Table, option: str) -> Path:
 def write_table(data: Table, file: IO[bytes], option: str) -> tuple[int, str]:
     """Write the rows of a table as JSON Lines; return the number of rows and the SHA-256 digest of the bytes written.
 
-    Error messages name the argument `option`.
+    `option` is the name of the argument that contains the table, for error messages.
     """
     names: list[str] = []
     digest, number = hashlib.sha256(), 0
@@ -209,7 +210,7 @@ def write_table(data: Table, file: IO[bytes], option: str) -> tuple[int, str]:
 def read_rows(data: Table, option: str) -> Iterator[Any]:
     """Return an iterator over the rows of a table; in a dataset, class names replace class numbers.
 
-    Error messages name the argument `option`.
+    `option` is the name of the argument that contains the table, for error messages.
     """
     if isinstance(data, DataFrame):
         return _data_frame_rows(data, option)
@@ -264,7 +265,10 @@ def decode_labels(feature: Any, value: Any) -> Any:
 
 
 def column_name(name: Any, option: str) -> str:
-    """Return a column name as a string; raise an error that names `option` if it is not a string or an integer."""
+    """Return a column name as a string; raise an error if it is neither a string nor an integer.
+
+    `option` is the name of the argument with the table, for the error.
+    """
     if isinstance(name, str):
         return name
     if isinstance(name, int) and not isinstance(name, bool):
@@ -275,7 +279,7 @@ def column_name(name: Any, option: str) -> str:
 def check_columns(names: list[str], row: Row, number: int, option: str) -> None:
     """Raise an error if a row does not have exactly the columns `names`, which are those of the first row.
 
-    Error messages name the row `number` and the argument `option`.
+    `number` is the number of the row, and `option` the name of the argument with the table, for error messages.
     """
     if not names:
         raise PretuneError(f"{option}: row {number} has no columns; give each row a value for at least one column")
@@ -292,7 +296,7 @@ def check_columns(names: list[str], row: Row, number: int, option: str) -> None:
 def encode_row(row: Row, number: int, option: str) -> bytes:
     """Return a row, a mapping from column names to values, as a line of JSON in bytes.
 
-    Error messages name the row `number` and the argument `option`.
+    `number` is the number of the row, and `option` the name of the argument with the table, for error messages.
     """
     cells = {}
     for name, value in row.items():

@@ -11,7 +11,7 @@ from pretune.text.corpus.files import file_suffix, open_stream, read_lines
 
 
 class Layout(NamedTuple):
-    """The layout of a file without a header: the separator of its fields, their number, and the names of the first."""
+    """The layout of a file without a header: its separator, number of fields, and names of the first fields."""
 
     separator: str
     fields: int

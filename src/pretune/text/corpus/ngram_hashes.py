@@ -68,9 +68,9 @@ class NgramHasher:
         return found
 
     def text_ngrams(self, text: str, size: int = NGRAM_SIZE) -> tuple[int, Hashes]:
-        """Return the length in words of a text's n-grams, and their hashes.
+        """Return the number of words in each n-gram of a text, and the hashes of the n-grams.
 
-        The length is `size`, except that a shorter text is a single n-gram. A text of fewer than FEWEST_WORDS words has
+        The number is `size`, except that a shorter text is a single n-gram. A text of fewer than FEWEST_WORDS words has
         no n-grams, because a text as short as that occurs in any corpus by coincidence.
         """
         words = find_words(text)

@@ -42,7 +42,7 @@ def split_sentences(text: str, language: str = "en") -> list[Span]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Split a text into its paragraphs, and those of more than LONGEST characters further at spaces."""
+    """Split a text into paragraphs, and split paragraphs of more than LONGEST characters at spaces."""
     bounds = [0, *(match.end() for match in _PARAGRAPH.finditer(text)), len(text)]
     pieces = []
     for start, end in pairwise(bounds):

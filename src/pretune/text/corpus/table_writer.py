@@ -22,6 +22,7 @@ from pretune.runtime.errors import PretuneError
 Row = dict[str, Any]
 Write = Callable[[Sequence[Row]], None]
 
+CONLL = ".conll"
 UNTYPED = (".csv", ".tsv")  # formats that spreadsheets open and in which they evaluate formulas
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # first characters of formulas
 
@@ -62,17 +63,20 @@ def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
     'text,label\\n"a, b",x\\n'
     """
     path = Path(path)
-    kind = check_table_suffix(path)
+    kind = check_table_suffix(path, tagged=True)
     options: dict[str, Any] = {"safe": True} if safe and kind in UNTYPED else {}
     with atomic_file(path) as file, KINDS[kind](path, file, **options) as write:
         yield write
 
 
-def check_table_suffix(path: str | Path) -> str:
-    """Return the suffix of a path; raise an error if tables cannot be written in the format that it indicates."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in KINDS:
-        raise PretuneError(f"{path}: unsupported output format; expected one of {', '.join(KINDS)}")
+def check_table_suffix(path: str | Path, tagged: bool = False) -> str:
+    """Return the suffix of a path; raise an error if tables cannot be written in the format that it indicates.
+
+    The CoNLL format is for tables with one tag per word, `tagged`.
+    """
+    suffix, known = Path(path).suffix.lower(), [kind for kind in KINDS if tagged or kind != CONLL]
+    if suffix not in known:
+        raise PretuneError(f"{path}: unsupported output format; expected one of {', '.join(known)}")
     return suffix
 
 
@@ -202,7 +206,7 @@ KINDS: dict[str, Any] = {
     ".tsv": partial(_text_writer, line=format_tsv_line),
     ".jsonl": _jsonl_writer,
     ".parquet": _parquet_writer,
-    ".conll": _conll_writer,
+    CONLL: _conll_writer,
 }
 
 

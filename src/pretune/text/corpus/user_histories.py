@@ -40,8 +40,8 @@ def read_histories(files: Iterable[Path], **columns: str | None) -> dict[str, li
             history = seen.setdefault(str(user), [])
             if history and file_suffix(file) == ".txt":
                 raise PretuneError(
-                    f"{place}: the users of .txt files are named by their line, and another file has this line, too; "
-                    "give one file"
+                    f"{place}: in .txt files, the line number identifies the user, and another file has the same line number; "
+                    "pass a single .txt file"
                 )
             for item in map(str, items if isinstance(items, list) else [items]):
                 if check_text(item, f"{place}: an item").split() != [item]:
@@ -102,10 +102,10 @@ def write_histories(files: Iterable[Path], out: Path, min_items: int = 3, **colu
 
 
 def _column(row: dict[str, Any], name: str | None, usual_names: tuple[str, ...], role: str, place: str) -> str:
-    """Return the name of the column to read for a role, such as "user"; "" if there is none and the role is optional.
+    """Return the name of the column to read: the given `name`, else the first column with one of the `usual_names`.
 
-    This is the column `name` if the user set it, else the first column of the row with one of the `usual_names`. A
-    missing column that the user named, or whose `role` is not "", raises an error that begins with `place`.
+    `role` is what the column contains, such as "user", or "" for an optional column. A missing column raises an error
+    that begins with `place`; a missing optional column without a given name does not: the result is "".
     """
     column = name or next((key for key in row if key.lower() in usual_names), "")
     if row.get(column) is None and (role or name):

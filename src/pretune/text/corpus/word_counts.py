@@ -52,9 +52,9 @@ class WordCounts:
 
 
 def smoothed_shares(sizes: Mapping[str, int], alpha: float) -> dict[str, float]:
-    """Return the shares of languages in smoothed sampling: in proportion to their share of the text to the power `alpha`.
+    """Return the probability of sampling each language: proportional to its share of the text to the power `alpha`.
 
-    `sizes` are the amounts of text by language (Lample and Conneau, 2019).
+    `sizes` has the amount of text in each language (Lample and Conneau, 2019).
 
     >>> {name: round(share, 2) for name, share in smoothed_shares({"en": 90, "sw": 10}, 0.5).items()}
     {'en': 0.75, 'sw': 0.25}
@@ -65,10 +65,9 @@ def smoothed_shares(sizes: Mapping[str, int], alpha: float) -> dict[str, float]:
 
 
 def smooth_languages(counts: Mapping[str, WordCounts], alpha: float) -> WordCounts:
-    """Return the counts of the words of all languages, as if texts were sampled with the exponent `alpha`.
+    """Join the word counts of several languages, scaled to the shares of `smoothed_shares` with the exponent `alpha`.
 
-    Counts are multiplied, by one factor per language, which is 1 for the language that is sampled least relative to its
-    size, so that no word is lost.
+    All counts of a language are multiplied by the same factor. The factors are at least 1, so that no word is lost.
 
     >>> english, swahili = WordCounts(limit=100), WordCounts(limit=100)
     >>> english.add("the " * 16)

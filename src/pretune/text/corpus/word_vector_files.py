@@ -33,10 +33,10 @@ LONGEST_NGRAM = 100  # characters
 
 @dataclass(frozen=True)
 class NgramVectors:
-    """The vectors of character n-grams of a fastText model, from which any word gets a vector.
+    """The vectors of character n-grams of a fastText model, from which vectors of unknown words are computed.
 
-    `matrix` (buckets, width) has the vectors by the hash of an n-gram, and n-grams have from `shortest` to `longest`
-    characters.
+    The hash of an n-gram is the index of its row in `matrix`, (buckets, width). N-grams have from `shortest` to
+    `longest` characters.
     """
 
     matrix: Array  # (buckets, width) float32
@@ -44,7 +44,7 @@ class NgramVectors:
     longest: int
 
     def vector(self, word: str) -> Array | None:
-        """Return the mean vector of the n-grams of a word that is not in the vocabulary, (width,); None without any."""
+        """Return the mean vector of the n-grams of an out-of-vocabulary word, (width,); None if it has no n-grams."""
         rows = ngram_rows(word, self.shortest, self.longest, len(self.matrix))
         return self.matrix[rows].mean(0) if rows else None
 
@@ -53,7 +53,7 @@ class NgramVectors:
 class WordVectors:
     """Words and their vectors, (words, width), in the order of a file, which usually is by decreasing frequency.
 
-    Those of a fastText .bin model have `ngrams`, too, from which words that are not in `words` get a vector.
+    Only a fastText .bin model has `ngrams`, from which the vectors of out-of-vocabulary words are computed.
     """
 
     words: list[str]
@@ -70,11 +70,11 @@ class WordVectors:
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """Return the row of each word; of a word that occurs several times, the first."""
+        """Return a mapping from words to rows in `vectors`; a word that occurs more than once has its first row."""
         return {word: number for number, word in reversed(list(enumerate(self.words)))}
 
     def vector(self, word: str) -> Array | None:
-        """Return the vector of a word, (width,), from its n-grams if it is not in the vocabulary; None if it has none.
+        """Return the vector of a word, (width,), computed from n-grams if it is unknown; None if it has no vector.
 
         >>> vectors = WordVectors(["cat"], np.ones((1, 2), dtype=np.float32))
         >>> vectors.vector("cat").tolist(), vectors.vector("dog")
@@ -85,7 +85,10 @@ class WordVectors:
         return None if self.ngrams is None else self.ngrams.vector(word)
 
     def with_words(self, words: Iterable[str]) -> WordVectors:
-        """Return the vectors extended by those of further words, from their n-grams; words without any are left out."""
+        """Return a copy with additional words, whose vectors are computed from their n-grams.
+
+        Words for which this is not possible are left out.
+        """
         new = {word: self.vector(word) for word in dict.fromkeys(words) if word not in self.row}
         found = {word: vector for word, vector in new.items() if vector is not None}
         rows = np.concatenate([self.vectors, np.stack(list(found.values()))]) if found else self.vectors
@@ -122,7 +125,8 @@ def _open(path: Path) -> Iterator[Any]:
         advice = "download or compress it again"
         raise PretuneError(f"{path}: the compressed file is damaged or truncated ({error}); {advice}") from error
     except OSError as error:
-        raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+        reason = error.strerror or error
+        raise PretuneError(f"{path}: the file cannot be read ({reason}); check the path and the disk") from error
 
 
 def _read(file: Any, path: Path, max_words: int | None) -> WordVectors:
@@ -154,14 +158,14 @@ def _check_size(path: Path, rows: int, width: int) -> None:
     if width < 1 or rows < 0 or 4 * rows * width > available:
         raise PretuneError(
             f"{path}: the header declares {rows:,} vectors of {width:,} numbers, more than the file contains; "
-            "the file may be truncated"
+            "the file may be truncated, so download it again"
         )
 
 
 def _is_binary(content: bytes, width: int) -> bool:
     """Return whether the `content` that follows the header of a word2vec file is binary.
 
-    It is not if it begins with a line of a word and `width` numbers.
+    It is text if it begins with a line that consists of a word and `width` numbers.
     """
     line, whole, _ = content.partition(b"\n")
     fields = line.rstrip().rsplit(b" ", width)[1:] if whole else line.split(b" ")[1:-1]
@@ -259,7 +263,7 @@ def _read_fasttext(file: BinaryIO, path: Path, max_words: int | None) -> WordVec
         or rows < known + (bucket if has_ngrams else 0)
         or (has_ngrams and not 0 < shortest <= longest <= LONGEST_NGRAM)
     ):
-        raise PretuneError(f"{path}: not a valid fastText model; the file may be damaged")
+        raise PretuneError(f"{path}: not a valid fastText model; the file may be damaged, so download it again")
     _check_size(path, rows, columns)
     matrix = np.frombuffer(read(4 * rows * columns), dtype="<f4").reshape(rows, columns)
     chosen = words[:max_words]

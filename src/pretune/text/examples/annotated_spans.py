@@ -248,7 +248,8 @@ def _read_brat(file: Path, errors: Errors) -> tuple[str, list[AnnotatedSpan], in
         if not _agrees(text, span, covered):
             there = text[span.start : span.end]
             raise PretuneError(
-                f"{place}: {covered!r} is not at {span.start} to {span.end} of {source.name}, but {there!r}; correct the offsets"
+                f"{place}: characters {span.start} to {span.end} of {source.name} are {there!r}, not {covered!r}; correct the "
+                "offsets"
             )
     return text.replace(MARK, " ", text.startswith(MARK)), spans, discontinuous
 
@@ -262,7 +263,10 @@ def _agrees(text: str, span: AnnotatedSpan, covered: str | None) -> bool:
 
 
 def _read_whole(path: Path, errors: Errors) -> str:
-    """Return the text of a UTF-8 file with its line endings and byte order mark, which character offsets may count."""
+    """Return the text of a UTF-8 file without any change.
+
+    Line endings and a byte order mark are kept, because the character offsets of annotations may count them.
+    """
     with open_stream(path) as stream:
         data = b"".join(iter(lambda: bytes(stream.read(1 << 20)), b""))
     lines = data.split(b"\n")

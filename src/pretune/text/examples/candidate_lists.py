@@ -37,10 +37,11 @@ ROLES: dict[str, Sequence[str]] = {
 
 @dataclass
 class CandidateLists(Examples):
-    """The requests of a file, in order: the candidates of each, in the order of the file.
+    """The requests of a file, such as search queries, each with a list of candidates to re-rank.
 
-    `relevances` has one number per candidate, `features` (candidates, features) the numeric features, and `orders` the
-    candidates in their initial order, as indices.
+    For each request, `items` has the candidates in the order of the file, `orders` their indices in the initial
+    ranking, best first, `features` their numeric features, (candidates, features), and `relevances`, if known, their
+    relevance. `names` are the names of the features.
     """
 
     requests: list[str] = field(default_factory=list)
@@ -70,10 +71,10 @@ class CandidateLists(Examples):
 
 
 def list_rows(file: Path, request: str | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield (line number, row) for each request of a table, with lists of the values of its candidates.
+    """Yield (line number, row) for each request of a table, with the values of its candidates as lists in the cells.
 
-    The file has one row per candidate; rows with the same value in the column `request` (by default, one with a usual
-    name) belong together. A row whose cells are lists is a whole request already.
+    If the table has one row per candidate, the rows with the same value in the column `request` (by default, a column
+    with a usual name) are joined. A row whose cells are lists already contains all candidates of a request.
     """
     found: dict[str, tuple[int, Row]] = {}
     for line, row in table_rows(file):
@@ -104,10 +105,11 @@ def read_candidate_lists(
     features: Sequence[str] = (),
     labels: bool = True,
 ) -> CandidateLists:
-    """Read requests with their candidates, and the relevance of each candidate if `labels`.
+    """Read requests with their candidates and, if `labels`, the relevance of each candidate.
 
-    The candidates of a request are in the order of their `position`, else of their `score`, best first, else of the file.
-    By default, the `features` are all columns with numbers that are neither a request, an item, a label nor a position.
+    The initial ranking of candidates is that of the column `position` if there is one, else that of the column `score`,
+    highest first, else the order of the file. `request` is the column that identifies requests. `features` are the
+    columns of numeric features; by default, all numeric columns without another role, and the score.
     """
     if not isinstance(file, TableChunk):
         path, request = Path(file), (columns or {}).get("request") or request

@@ -126,7 +126,7 @@ def named_label(name: str) -> bool:
 def _label_rank(name: str) -> tuple[int, int]:
     """Return a sort key for the names of label columns: names of classes precede those of scores.
 
-    Among both, exact names such as label precede longer names that end in one, such as gold_label.
+    Within both groups, exact names such as label precede longer names that end in one, such as gold_label.
     """
     exact = name.lower() in LABELS
     usual = name.lower() if exact else _last_word(name)
@@ -203,7 +203,7 @@ def _is_letter(character: str) -> bool:
 
 
 def _longest_texts(sample: Sequence[Cells], taken: Collection[str]) -> str | None:
-    """Return the column with the longest texts in a sample of rows, except for those in `taken`; None without texts."""
+    """Return the column not in `taken` that has the longest texts in a sample of rows; None if no column has text."""
     sizes = {
         name: sum(len(row[name]) for row in sample if isinstance(row.get(name), str))
         for name in sample[0]

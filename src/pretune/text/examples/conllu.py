@@ -26,11 +26,11 @@ _HEAD = re.compile(r"[0-9]{1,6}")
 
 @dataclass(frozen=True)
 class Word:
-    """A syntactic word of a sentence, with its annotations and the place in the text, `begin` to `end` in characters.
+    """A syntactic word of a sentence, with its annotations and its character offsets `begin` and `end` in the text.
 
     `head` is the index of the word that it depends on, or -1 for the root. Missing annotations ("_") are empty. A
     multiword token such as French "du" (de + le) consists of several words: words that are not substrings of the token
-    all have the place of the whole token.
+    have the offsets of the whole token.
     """
 
     form: str

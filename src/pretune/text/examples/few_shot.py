@@ -29,8 +29,7 @@ def sample_rows_per_class(labels: Sequence[Any], each: int, seed: int) -> list[i
 def sample_few_shot(examples: Any, count: int, seed: int, classes: bool) -> Any:
     """Return `count` random examples of each class if `classes`, else `count` random examples in total.
 
-    Examples without labels are sampled regardless of `classes`. If there are fewer than `count`, all of them are
-    returned.
+    Without labels, `classes` is ignored. If fewer than `count` examples are available, all of them are returned.
     """
     if count < 1:
         raise PretuneError(f"--shots {count}: choose at least 1 example")

@@ -62,7 +62,7 @@ class LabeledRows(Examples):
         return [row for row, texts in enumerate(zip(*sides, strict=True)) if not any(text.strip() for text in texts)]
 
     def spelled_missing(self) -> list[int]:
-        """Return the indices of rows with texts that are not all blank but only spell a missing value, such as NaN."""
+        """Return the indices of rows that are not blank but whose texts only spell a missing value, such as NaN."""
         sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
         missing = ("", *MISSING_VALUES)
         rows = (row for row, texts in enumerate(zip(*sides, strict=True)) if any(text.strip() for text in texts))
@@ -325,9 +325,9 @@ class LabeledTable:
         return [name for name in self.first if name not in used | nested and name not in outer]
 
     def report_others(self, names: Sequence[str], role: str, use: str, found: Mapping[str, str]) -> None:
-        """Log which of the columns `names` could also have a `role` but are unused, and the option that chooses one.
+        """Log which of the columns `names` are unused but could have the given `role`, and which option chooses one.
 
-        `use` completes the sentence "these columns could …", and `found` maps roles to the columns in use.
+        The message says that the columns could `use`, such as "be the label"; `found` maps roles to the columns in use.
         """
         if names := [name for name in names if name in self.unused(found)]:
             chosen = f"; {found[role]!r} is used" if role in found else ""
@@ -357,7 +357,7 @@ class LabeledTable:
         return check_text(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return the text in the column `name` of a row, "" if the cell is null; raise an error without such a column.
+        """Return the text in the column `name` of a row, "" if the cell is null; raise an error if it is missing.
 
         `line` is the line number of the row, for errors.
         """
@@ -373,7 +373,7 @@ class LabeledTable:
         except MissingLabel:
             raise
         except ValueError as error:
-            raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}") from error
+            raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}; correct this cell") from error
 
 
 def advise_options(advice: str, roles: Iterable[str]) -> str:
@@ -392,7 +392,7 @@ def advise_options(advice: str, roles: Iterable[str]) -> str:
 def drop_or_raise(problem: str, bad: Sequence[str], drop: bool | None, otherwise: str = "") -> None:
     """Raise an error that describes a problem and lists the first bad rows; with `drop=True`, only log them.
 
-    With `drop=None`, the error does not recommend to leave the rows out, because that is not possible. `otherwise` is
+    With `drop=None`, the error does not recommend leaving the rows out, because that is not possible. `otherwise` is
     further advice at the end of the error.
     """
     if not drop:
@@ -460,7 +460,7 @@ def parse_label(value: Any) -> str:
     if isinstance(value, list | dict):
         raise ValueError(f"expected a single label, but found a {type(value).__name__}")
     if not is_valid_text(label := str(value).strip()):
-        raise ValueError("there is a lone surrogate, which is not valid text,")
+        raise ValueError("the label contains a lone surrogate, which is not valid text,")
     return label
 
 

@@ -46,10 +46,11 @@ class ChoiceExample:
 
 @dataclass
 class ChoiceExamples(Examples):
-    """The multiple-choice examples of a file, in order (`groups`).
+    """The multiple-choice examples of a file, in order.
 
-    `answered` says whether the correct answers are known, and `nested` whether a row of the file may contain several
-    examples. `texts` and `pairs` concatenate the texts of the candidates of all examples.
+    `groups` has the examples with their candidates; `answered` says whether the correct answers are known, and `nested`
+    whether a row of the file may contain several examples. `texts` and `pairs` concatenate the texts of the candidates
+    of all examples.
     """
 
     groups: list[ChoiceExample] = field(default_factory=list)

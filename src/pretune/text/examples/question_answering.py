@@ -188,7 +188,7 @@ def _squad(path: Path) -> Iterator[Row]:
                 for row in paragraph["qas"]:
                     yield {**row, "context": paragraph["context"]}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise PretuneError(f"{path}: not in SQuAD's format, {SQUAD} ({here}: {error!r})") from error
+        raise PretuneError(f"{path}: not in SQuAD's format, {SQUAD} ({here}: {error!r}); convert the file") from error
 
 
 def _find_fields(path: Path, row: Row, requested: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:

@@ -71,7 +71,10 @@ def assign_folds(examples: Any, count: int, seed: int = 0) -> Array:
 
 
 def stratification_label(examples: Any, row: int) -> str:
-    """Return the class label by which an example is stratified, the first of several; "" for a number or no label."""
+    """Return the class label by which an example is stratified; "" if its label is a number or missing.
+
+    Of several labels (multi-label classification), it is the first one.
+    """
     label = examples.labels[row] if getattr(examples, "labels", None) else ""
     label = next(iter(label), "") if isinstance(label, tuple) else label
     return label if isinstance(label, str) else ""

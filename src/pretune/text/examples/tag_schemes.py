@@ -78,7 +78,7 @@ def write_tags(spans: Iterable[TaggedSpan], words: int, scheme: str) -> list[str
 def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
     """Return tags converted to a scheme; the scheme "plain" leaves them unchanged.
 
-    Tags that already have the scheme are made valid.
+    The result is valid, even if the tags already had this scheme but were invalid.
 
     >>> convert_tags(["O", "I-PER", "I-PER"], "BIO")
     ['O', 'B-PER', 'I-PER']

@@ -33,7 +33,7 @@ def check_texts(rows: LabeledRows) -> None:
 def check_classes(rows: LabeledRows) -> None:
     """Raise an error if nearly all labels differ, so that they cannot be classes.
 
-    Log labels that may be numbers to predict, missing labels or mistakes.
+    Also log labels that are probably numbers to predict (regression), missing values or mistakes.
     """
     labels: Sequence[str] = rows.labels or ()
     counts, column = Counter(labels), rows.columns.get("label", "label")

@@ -32,7 +32,7 @@ class PackPlan:
     def pack(self, index: int) -> Array:
         """Return the indices of the sequences in the pack with the given index."""
         if not 0 <= index < len(self):
-            raise IndexError(f"pack {index} of {len(self)}")
+            raise IndexError(f"pack index {index} is out of range; choose an index from 0 to {len(self) - 1}")
         return self.order[self.bounds[index] : self.bounds[index + 1]]
 
 
@@ -141,7 +141,7 @@ class TextStreams:
     def batch(self, index: int) -> StreamWindow:
         """Return the windows of all streams at the time step `index`, as spans of tokens."""
         if not 0 <= index < len(self):
-            raise IndexError(f"batch {index} of {len(self)}")
+            raise IndexError(f"batch index {index} is out of range; choose an index from 0 to {len(self) - 1}")
         spans = []
         total, count = int(self.bounds[-1]), len(self)
         for stream in range(self.num_streams):

@@ -43,9 +43,9 @@ class TokenSource(Protocol):
 
 
 class LazyColumns(dict[str, Array]):
-    """A dictionary of arrays per token; an array that is not `ready` is computed on first access.
+    """A dictionary of arrays with one value per token, some of which are computed on first access.
 
-    `late` maps the names of such arrays to the functions that compute them.
+    `ready` are the arrays that exist already; `late` maps the names of the others to functions that compute them.
     """
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
@@ -216,7 +216,7 @@ class Packing:
 
     `tokens` and `sequences` are the maxima per pack, and `length` is that of a single sequence. With `fixed`, all packs
     have the same shape; padding sequences then count toward `sequences`, and `rows` limits the other sequences. In
-    stateful training, each of the `packs_per_step` packs continues the same pack of the step before.
+    stateful training, each of the `packs_per_step` packs of a step continues the texts of one pack of the step before.
     """
 
     tokens: int  # maximum per pack

@@ -155,9 +155,10 @@ def arrange_both_orders(
 
 
 def _twice(rows: int, labels: Mapping[str, Array]) -> dict[str, Array]:
-    """Return labels for two adjacent sequences per row: each value is repeated, and the row indices are added.
+    """Return labels for two adjacent sequences per row: each value is repeated, and arrays of row indices are added.
 
-    `labels` has arrays with one value per row, and `rows` is the number of rows.
+    `labels` has arrays with one value per row, and `rows` is the number of rows. The arrays of row indices keep the two
+    sequences of a row together.
     """
     pair = np.repeat(np.arange(rows), 2)
     return {name: np.repeat(label, 2, 0) for name, label in labels.items()} | {

@@ -65,7 +65,10 @@ def cleaned_bytes(folder: Path) -> int:
 
 
 def clean_units(units: Iterable[Unit], folder: Path, settings: StoreSettings, processes: int, bar: ProgressBar) -> None:
-    """Clean the documents of groups of files, `units`, in parallel, and save them in `folder`; skip groups that are there."""
+    """Clean the documents of numbered groups of files (`units`) in parallel, and save the results in `folder`.
+
+    Groups whose cleaned documents have already been saved are skipped.
+    """
     worker = {"settings": settings.state(), "benchmark": str(benchmark_file(folder))}
     meter = ByteMeter()
     with ExitStack() as stack:
@@ -186,10 +189,10 @@ def _clean_unit(
 
 
 def clean_frames(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
-    """Return the function that a worker process calls on each request: a JSON list of (text, file index, spans).
+    """Return the function with which a worker process answers requests (frames).
 
-    The function returns a serialized dictionary of arrays: the cleaned documents as lines of JSON (`rows`), the
-    cleaning report (`report`), and the features of each cleaned document.
+    A request is a JSON list of (text, file index, spans). The answer is a serialized dictionary of arrays: the cleaned
+    documents as lines of JSON (`rows`), the cleaning report (`report`), and the features of each cleaned document.
     """
     restored = StoreSettings.from_state(settings["settings"], Path(settings["benchmark"]))
     assert restored.cleaning is not None

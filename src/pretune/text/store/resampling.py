@@ -37,9 +37,9 @@ def resample_store(store: Store, documents: Array, tokenizer: Tokenizer, sampled
     for start in range(0, len(chosen), SENTENCES_AT_ONCE):
         some = chosen[start : start + SENTENCES_AT_ONCE]
         texts = tokenizer.decode_many([tokens[sentence] for sentence in some])
-        restored = np.split(*_ids_and_ends(*tokenizer.encode_parts([texts])))
+        restored = _split_ids(*tokenizer.encode_parts([texts]))
         same = [at for at, ids in enumerate(restored) if np.array_equal(tokens[some[at]], ids)]
-        again = np.split(*_ids_and_ends(*sampled.encode_many([texts[at] for at in same])))
+        again = _split_ids(*sampled.encode_many([texts[at] for at in same]))
         for at, ids in zip(same, again, strict=False):  # without texts, there is one empty part
             tokens[some[at]], lengths[some[at]] = ids, len(ids)
     ids = np.concatenate(tokens)
@@ -48,6 +48,6 @@ def resample_store(store: Store, documents: Array, tokenizer: Tokenizer, sampled
     return store.with_tokens(ids, words, lengths)
 
 
-def _ids_and_ends(ids: Array, lengths: Array) -> tuple[Array, Array]:
-    """Return concatenated token ids, and where to split them into texts of the given lengths."""
-    return ids, np.cumsum(lengths)[:-1]
+def _split_ids(ids: Array, lengths: Array) -> list[Array]:
+    """Split the concatenated token ids of texts into one array per text; `lengths` has the length of each text."""
+    return np.split(ids, np.cumsum(lengths)[:-1])

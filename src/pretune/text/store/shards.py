@@ -132,9 +132,9 @@ class ShardWorker(WorkerProcess):
 
 
 def tokenize_frames(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
-    """Return the function that a worker process calls on each request (frame): texts serialized by `pack_texts`.
+    """Return the function with which a worker process answers requests (frames).
 
-    The function returns the serialized arrays of `build_part`.
+    A request contains texts serialized by `pack_texts`; the answer contains the serialized arrays of `build_part`.
     """
     tokenizer, language = Tokenizer.from_state(settings["tokenizer"]), settings["language"]
     return lambda packed: save(build_packed_part(packed, tokenizer, language))

@@ -279,7 +279,9 @@ class Store:
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if len(starts) and (starts.min() < 0 or (starts + lengths).max() > self.tokens):
-            raise IndexError("span outside the store")
+            raise IndexError(
+                f"a span is outside the store, which has {self.tokens} tokens; correct its start and its length"
+            )
         bounds = self._token_bounds
         out = np.empty(int(lengths.sum()), dtype=bool if name == "words" else self._maps[0]["tokens"].dtype)
         places = np.cumsum(lengths) - lengths  # position of each span in the output

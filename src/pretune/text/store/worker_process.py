@@ -24,9 +24,9 @@ Setup = Callable[[dict[str, Any]], Callable[[bytes], bytes]]  # settings → fun
 
 
 class WorkerProcess:
-    """A worker process that answers requests, which are byte strings (frames), with byte strings.
+    """A worker process that answers requests; requests and answers are byte strings (frames).
 
-    The process imports `module` and calls its function `setup` with the settings, which returns the function that
+    The process imports `module` and calls its function `setup` with `settings`; this call returns the function that
     answers requests.
     """
 

@@ -25,15 +25,15 @@ Content = dict[str, Any]
 
 
 @contextmanager
-def library_errors(where: str | Path, problem: str) -> Iterator[None]:
+def library_errors(where: str | Path, problem: str, advice: str) -> Iterator[None]:
     """Convert exceptions and panics of the `tokenizers` library inside the `with` block to PretuneErrors.
 
-    The messages begin with `where`, usually a file, and `problem`.
+    The messages consist of `where`, usually a file, the `problem`, the text of the exception, and `advice`.
 
-    >>> with library_errors("vocab.json", "not a vocabulary"):
+    >>> with library_errors("vocab.json", "not a vocabulary", "check the path"):
     ...     raise TypeError("ids must not be negative")
     Traceback (most recent call last):
-    pretune.runtime.errors.PretuneError: vocab.json: not a vocabulary (ids must not be negative)
+    pretune.runtime.errors.PretuneError: vocab.json: not a vocabulary (ids must not be negative); check the path
     """
     try:
         yield
@@ -42,11 +42,14 @@ def library_errors(where: str | Path, problem: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # such as KeyboardInterrupt
-        raise PretuneError(f"{where}: {problem} ({str(error)[:300]})") from error
+        raise PretuneError(f"{where}: {problem} ({str(error)[:300]}); {advice}") from error
 
 
 def parse_tokenizer_json(text: str, where: str | Path) -> Content:
-    """Return the object in a JSON text that may be very large, such as a tokenizer.json; errors name it `where`."""
+    """Parse a JSON text that may be very large, such as a tokenizer.json, and return the object in it as a dictionary.
+
+    `where` names the source of the text in errors.
+    """
     try:
         content = json.loads(text)  # excessive nesting fails here or in the library; a check would take seconds
     except (ValueError, RecursionError) as error:
@@ -69,7 +72,7 @@ def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
         for token, identity in vocabulary.items():
             if (other := tokens.setdefault(identity, token)) != token:
                 both = f"{quote(other)} and {quote(token)}"
-                raise PretuneError(f"{where}: the tokens {both} both have id {identity}; ids must be unique")
+                raise PretuneError(f"{where}: the tokens {both} both have id {identity}; give each token its own id")
     return vocabulary
 
 
@@ -83,7 +86,7 @@ def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
-    """Build a tokenizer of the `tokenizers` library from the text of a tokenizer.json; errors name it `where`."""
+    """Build a tokenizer of the `tokenizers` library from the content of a tokenizer.json; `where` is its path."""
     content = parse_tokenizer_json(text, where)
     model = content.get("model")
     if not isinstance(model, dict):
@@ -93,7 +96,7 @@ def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
     added = validate_schema(content.get("added_tokens") or [], list[dict[str, Any]], f"{where}: added_tokens")
     ids = {str(token.get("content")): token.get("id") for token in added}
     check_ids(validate_schema(ids, dict[str, int], f"{where}: added_tokens"), str(where))
-    with library_errors(where, "the tokenizer file is not usable"):
+    with library_errors(where, "the tokenizer file is not usable", "restore it from its source"):
         for normalizer in _normalizers(content.get("normalizer")):
             if "precompiled_charsmap" in normalizer:
                 check_compiled_rules(base64.b64decode(normalizer["precompiled_charsmap"]), f"{where}: ")
@@ -124,7 +127,9 @@ def check_compiled_rules(charsmap: bytes, where: str = "") -> None:
 
 def check_usable(backend: tokenizers.Tokenizer, where: str | Path) -> None:
     """Raise an error that names `where` if a tokenizer fails on text with characters outside its vocabulary."""
-    with library_errors(where, "the tokenizer fails on some texts; its vocabulary may lack an unknown token"):
+    with library_errors(
+        where, "the tokenizer fails on some texts", "if its vocabulary lacks an unknown token, add one"
+    ):
         for text in ("a", "Zoë’s naïve café \U0001f600 \u1100\u1161 ﬁ \U0010fffd"):
             backend.decode(backend.encode(text, add_special_tokens=False).ids)
         backend.encode("a", "b")

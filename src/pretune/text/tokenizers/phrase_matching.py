@@ -19,9 +19,9 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class PhraseMatcher:
-    """A set of phrases to find in token ids; `known` maps a number of words to the sorted fingerprints of such phrases.
+    """A set of phrases to find in token ids, stored as fingerprints, which are hashes of the tokens of a phrase.
 
-    A fingerprint is a hash of the tokens of a phrase.
+    `known` maps each number of words to the sorted fingerprints of the phrases with that many words.
     """
 
     known: dict[int, Array]  # number of words → (phrases,) sorted fingerprints

@@ -74,7 +74,7 @@ class SampledTokenizer(Tokenizer):
             return [token for pieces in self._sample(text, units) for token, _, _ in pieces]
 
     def _encoding(self, text: str) -> tokenizers.Encoding:
-        """Return the encoding of a text with sampled tokens, which knows their offsets."""
+        """Return the sampled tokens of a text with their offsets, as an `Encoding` of the `tokenizers` library."""
         with library_errors(*FAILED):
             words = self._pre_tokenize(text)
             if words is None:
@@ -99,7 +99,10 @@ class SampledTokenizer(Tokenizer):
             return words.to_encoding()
 
     def _pre_tokenize(self, text: str) -> tokenizers.PreTokenizedString | None:
-        """Normalize a text and split it into words; return None if it has added tokens, which are found before that."""
+        """Normalize a text and split it into words; return None for a text that contains added tokens.
+
+        A text with added tokens is not sampled, because only the library's whole pipeline recognizes them.
+        """
         words = tokenizers.PreTokenizedString(text)
         if self.plain.normalizer is not None:
             words.normalize(self.plain.normalizer.normalize)
@@ -121,7 +124,7 @@ class SampledTokenizer(Tokenizer):
             yield pieces
 
     def _variant(self, unit: str, variant: int) -> Pieces:
-        """Return the sample number `variant` of the segmentation of a unit (word) in this epoch.
+        """Return one of the segmentations of a unit (word) that are sampled in this epoch, the one numbered `variant`.
 
         The unit is not sampled if it is very long, or if some of its characters are not in the vocabulary.
         """
@@ -138,7 +141,7 @@ class SampledTokenizer(Tokenizer):
 
 
 class SubwordRegularization:
-    """A tokenizer, and that of target texts if there is one, with settings to sample their segmentations."""
+    """Makes, for each epoch of training, a tokenizer that samples segmentations of words (see `SubwordSampling`)."""
 
     def __init__(self, tokenizer: Tokenizer, settings: SubwordSampling) -> None:
         """Prepare the sampling; raise an error if the settings do not apply to the kind of the tokenizer."""

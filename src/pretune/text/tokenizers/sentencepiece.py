@@ -102,7 +102,7 @@ def _parse(data: bytes) -> SentencePieceModel:
         else:
             _check_known(number, AROUND, "the model")
     if not model.pieces:
-        raise ValueError("the model has no pieces")
+        raise ValueError("the vocabulary of the model is empty")
     if not model.escape_spaces:
         raise PretuneError(
             "models with escape_whitespaces=false are not supported; train the model with escape_whitespaces=true"
@@ -161,7 +161,7 @@ def _fields(data: bytes) -> Iterator[Field]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise ValueError(f"unknown wire type {wire}")
+            raise ValueError(f"the file is not a protocol buffer: {wire} is not a wire type")
         if position + size > len(data):
             raise ValueError("the file is truncated")
         yield number, data[position : position + size]
@@ -201,7 +201,7 @@ def build_sentencepiece_backend(
 def _tokenizer_json(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]) -> dict[str, Any]:
     """Return the content of a tokenizer.json for a SentencePiece model, with the normalizers `before` applied first."""
     shell = tokenizers.Tokenizer(models.BPE())
-    with library_errors("its rules or pieces", "not usable; the file may be damaged"):
+    with library_errors("its rules or pieces", "not usable", "restore the file, which may be damaged"):
         shell.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
         if cuts := _pre_tokenizers(model):
             shell.pre_tokenizer = pre_tokenizers.Sequence(cuts)

@@ -3,9 +3,10 @@
 A .model file contains its rules as a compiled map from character sequences to replacements; the longest match is
 applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
 Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So a separator is inserted
-before every character that would extend a grapheme cluster, which makes it see one character at a time, and canonical
-composition (NFC) replaces the rules for several characters. Where SentencePiece does not compose (after precomposed
-characters, after ligatures, and where marks are not in canonical order), a second separator stays until NFC is done.
+before every character that would extend a grapheme cluster, so that `Precompiled` sees one character at a time, and
+canonical composition (NFC) replaces the rules for several characters. Where SentencePiece does not compose (after
+precomposed characters, after ligatures, and where marks are not in canonical order), a second separator stays until NFC
+is done.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
     places, keys = np.array([0], dtype=np.uint32), [b""]
     while len(places):  # all prefixes of one length per iteration
         if len(keys[0]) > LONGEST_KEY or len(keys) > MOST_KEYS:
-            raise ValueError("the trie refers to itself")
+            raise ValueError("the trie of the normalization rules contains a cycle")
         here = units[places]
         base = places ^ ((here >> 10) << ((here & 512) >> 6))
         for number in ((here >> 8) & 1).nonzero()[0]:  # prefixes that are keys
@@ -99,7 +100,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a regular expression for the position before a combining mark that the rules join to its character."""
+    """Return a regular expression that matches before a combining mark that is joined with the preceding character."""
     # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed

@@ -126,10 +126,7 @@ class TokenizerSettings:
     language: str = ""  # the language of texts, for models whose template names it (mBART)
 
     def with_defaults(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return the settings in the files of the tokenizer; settings that are not there have the default of `kind`.
-
-        `kind` is the tokenizer class.
-        """
+        """Return all settings of the tokenizer class `kind`: as set in the tokenizer's files, else the defaults."""
         return {key: self.explicit.get(key, default) for key, default in kind.settings.items()}
 
 

@@ -1,7 +1,7 @@
 """Sample segmentations of words into subwords: BPE-dropout, and sampling from a unigram language model.
 
 Provilkov et al., 2020 (arXiv:1910.13267); Kudo, 2018 (arXiv:1804.10959). The functions take a generator of random
-numbers, so that a seed determines the result, which it does not for the `dropout` of the `tokenizers` library.
+numbers, so that a seed determines the result; the `dropout` of the `tokenizers` library cannot be seeded.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ Pieces = list[tuple[int, int, int]]  # token id, start and end character in the 
 class SubwordSampling:
     """The settings of subword regularization: one of BPE-dropout and unigram sampling, or neither.
 
-    `bpe_dropout` is the probability that a merge is skipped. `unigram_alpha` is the power of the probability of a
-    segmentation to which it is sampled, among the `nbest_size` most probable segmentations or, by default, all of them.
+    `bpe_dropout` is the probability that a merge is skipped. With `unigram_alpha`, segmentations are sampled in
+    proportion to their probability to the power `unigram_alpha`, from the `nbest_size` most probable ones (default:
+    all).
 
     >>> SubwordSampling(bpe_dropout=0.1).active
     True
@@ -54,7 +55,7 @@ class SubwordSampling:
 
 
 class SegmentationSampler(Protocol):
-    """A sampler of segmentations of words into subwords."""
+    """A protocol for samplers of segmentations of words into subwords."""
 
     def sample(self, word: str, random: Random) -> Pieces | None:
         """Return a sampled segmentation of a word, or None if some of its characters are not in the vocabulary."""
@@ -64,10 +65,13 @@ class SegmentationSampler(Protocol):
 
 
 class BPEDropout:
-    """A sampler of BPE segmentations that skips each possible merge with a probability, at each step of merging."""
+    """A sampler of BPE segmentations (BPE-dropout): each merge is skipped with a given probability at each step."""
 
     def __init__(self, model: Mapping[str, Any], dropout: float) -> None:
-        """Read vocabulary and merges from the part `model` of a tokenizer.json; `dropout` is the probability."""
+        """Read vocabulary and merges from the part `model` of a tokenizer.json.
+
+        `dropout` is the probability that a merge is skipped.
+        """
         self.dropout = dropout
         self.vocabulary: dict[str, int] = model["vocab"]
         self.prefix, self.suffix = model["continuing_subword_prefix"] or "", model["end_of_word_suffix"] or ""
@@ -80,7 +84,7 @@ class BPEDropout:
         self.spaces_begin_pieces = not any("▁" in left.lstrip("▁") + right and left.strip("▁") for left, right in pairs)
 
     def units(self, word: str) -> list[str]:
-        """Split a pre-tokenized word at the space markers ▁ inside, if no piece of the vocabulary continues after one."""
+        """Split a pre-tokenized word before each space marker ▁ inside it, unless a piece can span a marker."""
         if not self.spaces_begin_pieces or "▁" not in word[1:] or self.prefix or self.suffix:
             return [word]
         starts = [0, *(i for i in range(1, len(word)) if word[i] == "▁" != word[i - 1]), len(word)]
@@ -113,9 +117,10 @@ class UnigramSampler:
     """A sampler of segmentations in proportion to a power of their probability under a unigram language model."""
 
     def __init__(self, model: Mapping[str, Any], alpha: float, nbest_size: int | None = None) -> None:
-        """Read pieces and their log probabilities from the part `model` of a tokenizer.json; `alpha` is the power.
+        """Read pieces and their log probabilities from the part `model` of a tokenizer.json.
 
-        With `nbest_size`, only that many of the most probable segmentations are sampled.
+        Segmentations are sampled in proportion to their probability to the power `alpha`, from the `nbest_size` most
+        probable ones (default: all).
         """
         self.alpha, self.nbest_size = alpha, nbest_size
         self.pieces = {piece: (number, float(score)) for number, (piece, score) in enumerate(model["vocab"])}

@@ -55,14 +55,16 @@ def train_on_documents(
     fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
-    """Train a tokenizer on documents; its attribute `report` has statistics of the training and on held-out lines.
+    """Train a tokenizer on documents, and return it with statistics on the training and on held-out lines.
+
+    The statistics are in the attribute `report` of the tokenizer.
 
     Parameters
     ----------
     documents
         The documents, or a mapping from languages to the documents in each.
     language_alpha
-        The power of their share of the text by which languages are sampled; 1 samples them in proportion to their text.
+        The exponent of language sampling: a language is sampled in proportion to its share of the text to this power.
     kind
         The algorithm; the vocabularies of `items`, `words` and `characters` consist of whole words.
     vocab_size
@@ -384,7 +386,7 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _split_words(backend: tokenizers.Tokenizer, table: Mapping[str, int]) -> Counter[str]:
-    """Return the counts of the words into which a backend splits the words that `table` counts, after normalization."""
+    """Normalize and split the words that `table` counts with a backend; return the counts of the resulting words."""
     counts: Counter[str] = Counter()
     for word, count in table.items():
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):

@@ -36,7 +36,7 @@ PieceList = list[Piece]
 
 
 def with_sentinels(pieces: PieceList, settings: Values) -> PieceList:
-    """Return vocabulary pieces with T5's sentinels appended (<extra_id_99>, …, <extra_id_0>), unless they have some."""
+    """Return vocabulary pieces with T5's sentinels (<extra_id_99>, …, <extra_id_0>) appended, unless they have any."""
     if any("<extra_id_0>" in piece for piece, _, _ in pieces):
         return pieces
     extra = settings.get("extra_ids")

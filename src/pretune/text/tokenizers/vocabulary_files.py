@@ -179,7 +179,7 @@ def _load_bpe(
     options: dict[str, Any] = {"end_of_word_suffix": "</w>"} if marks_word_ends else {}
     if marks_word_ends and unknown in vocabulary:
         options["unk_token"] = unknown
-    with library_errors(merges_file, f"the merges do not match {vocabulary_file.name}; copy both files again"):
+    with library_errors(merges_file, f"the merges do not match {vocabulary_file.name}", "copy both files again"):
         model = models.BPE(vocabulary, merges, fuse_unk=False, **options)
     backend = tokenizers.Tokenizer(model)
     if marks_word_ends:
@@ -402,7 +402,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> N
 def _find_names(
     backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: TokenizerSettings
 ) -> dict[str, str]:
-    """Return the special tokens of a backend by name (cls_token, …), only those that are in its vocabulary."""
+    """Return the special tokens that are in the vocabulary of a backend, by name (cls_token, …)."""
     found: dict[str, str] = {}
     for name in NAMES:
         if name in settings.tokens:
@@ -450,7 +450,7 @@ def _mark_specials(
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
     """Return a copy of a backend that adds a template's special tokens around texts.
 
-    If the backend already does so, or lacks one of the special tokens, it is returned itself.
+    If the backend already adds them, or lacks one of them, the backend itself is returned.
     """
     used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():

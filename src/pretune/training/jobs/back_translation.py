@@ -14,6 +14,8 @@ from pathlib import Path
 
 from pretune.inference.generation.causal_generation import GenerationConfig
 from pretune.inference.generation.translate import Translator
+from pretune.objectives import Mixture
+from pretune.objectives.seq2seq.translate import Translate
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import INTERMEDIATE
@@ -24,6 +26,16 @@ from pretune.training.recipe_sections import BackTranslation
 
 FILE = "back-translations.jsonl"
 MAX_NEW_TOKENS = 200
+
+
+def check_one_direction(mixture: Mixture) -> None:
+    """Raise an error if objectives learn to translate in both directions, which would make synthetic texts targets."""
+    for part in mixture.objectives:
+        if isinstance(part, Translate) and part.bidirectional:
+            raise PretuneError(
+                "back-translation makes sources, but translate(bidirectional=true) also learns to generate the sources; "
+                "train one model per direction"
+            )
 
 
 def with_back_translations(

@@ -21,7 +21,7 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.corpus_sampling import CorpusMixture
 from pretune.training.data_streams import make_streams
-from pretune.training.jobs.back_translation import with_back_translations
+from pretune.training.jobs.back_translation import check_one_direction, with_back_translations
 from pretune.training.jobs.objective_schedule import (
     check_heads,
     mine_phrases,
@@ -57,6 +57,8 @@ def pretrain(
     """
     mixture = parse_objective(plan.objective)
     parse_objective_schedule(plan.batch.objective_schedule or (), mixture)  # errors before data are read
+    if plan.back_translation is not None:
+        check_one_direction(mixture)
     rows = read_rows(plan, mixture)
     plan.budget.check()
     device = choose_device(plan.device)
@@ -138,7 +140,7 @@ def prepare_training(
         objective_schedule=objectives,
         size_warmup=plan.batch.size_warmup,
         epoch_data=epochs_of_sampled_subwords(
-            data, plan.batch.subword_sampling, plan.seed, corpora and corpora.epoch_data(data)
+            data, plan.batch.subword_sampling, plan.seed, None if corpora is None else corpora.epoch_data(data)
         ),
     )
     rank_consistency.warn_of_idle_processes(world, streams)

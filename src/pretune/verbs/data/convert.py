@@ -12,7 +12,7 @@ from pretune.verbs.verb import verb
 
 @verb(out=check_new_folder)
 def convert(
-    suite: str, *, data: str | Path, out: str | Path, tasks: opt.Tasks = (), allow_incomplete: bool = False
+    suite: str, *, data: opt.SuiteFolder, out: str | Path, tasks: opt.Tasks = (), allow_incomplete: bool = False
 ) -> ResultTable:
     """Convert the official files of a suite to tables, one per task and split, to train several tasks at once.
 
@@ -23,8 +23,6 @@ def convert(
     ----------
     suite
         Suite: glue, decanlp, …, or a .yaml file.
-    data
-        Folder with the official files to convert.
     out
         Folder for the tables.
     allow_incomplete

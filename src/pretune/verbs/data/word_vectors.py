@@ -68,16 +68,20 @@ def train_vectors(
     >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
     """
     from pretune.inference.word_vector_models import make_word_vector_model, train_word_vectors
+    from pretune.runtime.value_ranges import COUNT, NOT_NEGATIVE, POSITIVE, check_number
     from pretune.text.corpus.documents import read_documents
     from pretune.text.corpus.files import find_files
     from pretune.verbs.shared_inputs import as_path_list
 
-    options: dict[str, float] = {"vector_size": vector_size, "window": window, "min_count": min_count, "seed": seed}
+    options: dict[str, float] = {"vector_size": vector_size, "window": window, "min_count": min_count}
     options |= {"x_max": x_max} if kind == "glove" else {"negative": negative, "workers": workers}
-    options["epochs"] = epochs or (25 if kind == "glove" else 5)
+    options["epochs"] = epochs if epochs is not None else 25 if kind == "glove" else 5
+    for name, value in options.items():
+        within = {"negative": NOT_NEGATIVE, "x_max": POSITIVE}.get(name, COUNT)
+        check_number("--" + name.replace("_", "-"), value, within)
     documents = read_documents(
         find_files(as_path_list(corpus)), split_by=split_by, text_field=text_field, encoding_errors=encoding_errors
     )
-    vectors = train_word_vectors(documents, kind, language, lowercase, **options)
+    vectors = train_word_vectors(documents, kind, language, lowercase, seed=seed, **options)
     make_word_vector_model(vectors).save(out)
     return ResultSummary({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

@@ -42,7 +42,7 @@ def bench(
     --------
     >>> table = bench("runs/task", seconds=5)  # doctest: +SKIP
     >>> [row["method"] for row in table]  # doctest: +SKIP
-    ['transformers, fp32', 'pretune', 'ONNX Runtime, fp32', 'ONNX Runtime, int8', 'pretune, int8']
+    ['transformers, fp32', 'pretune', 'ONNX Runtime, fp32', 'pretune, engine onnxruntime', 'ONNX Runtime, int8', 'pretune, int8']
     """
     import os
     from pathlib import Path

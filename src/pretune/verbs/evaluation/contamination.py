@@ -11,7 +11,7 @@ from pretune.verbs.verb import verb
 
 @verb()
 def contamination(
-    store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), ngram_size: int = 13
+    store: opt.Store, *, suite: str, data: opt.SuiteFolder, tasks: opt.Tasks = (), ngram_size: int = 13
 ) -> ResultTable:
     """Measure how much of a suite's dev and test files occurs in a pretraining store, by shared n-grams of words.
 
@@ -21,8 +21,6 @@ def contamination(
         Token store that a model was pretrained on.
     suite
         Suite to look for: glue, superglue, russian-superglue, …, or a .yaml file.
-    data
-        Folder with the suite's official files.
     ngram_size
         Length of an n-gram in words. Shorter texts, of at least 5 words, must occur as a whole.
 

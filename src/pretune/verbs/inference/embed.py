@@ -22,6 +22,7 @@ def embed(
     prompt: str | None = None,
     prompt_name: str | None = None,
     language: opt.TextLanguage = None,
+    engine: opt.Engine = "torch",
     out: str | Path | None = None,
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
@@ -53,12 +54,11 @@ def embed(
 
     from pretune.inference.embed import embed_texts
     from pretune.runtime.atomic_io import write_bytes
-    from pretune.verbs.shared_inputs import open_reference, read_texts
+    from pretune.verbs.shared_inputs import open_reference, read_texts, with_engine
 
     texts = [item.text for item in read_texts(inputs, text)]
-    vectors = embed_texts(
-        open_reference(model), texts, pooling, layer, ignore_mismatched, prompt, prompt_name, language
-    )
+    reference = with_engine(open_reference(model), engine, measure=True, ignore_mismatched=ignore_mismatched)
+    vectors = embed_texts(reference, texts, pooling, layer, ignore_mismatched, prompt, prompt_name, language)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)

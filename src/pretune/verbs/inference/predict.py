@@ -12,6 +12,7 @@ from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import Options, only, verb
 
 SHOWN = 20  # rows of a file that are printed in the terminal
+MEASURED_BYTES = 1 << 18  # the size of files from which on it pays off to find out which engine is the faster one
 
 
 def has_classes(o: Options) -> bool:
@@ -41,6 +42,11 @@ def has_threshold(o: Options) -> bool:
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),
     only("threshold", where="to two classes or several labels per text", when=has_threshold),
+    only(
+        "engine",
+        where="to one process, without --executor ray",
+        when=lambda o: o.processes == 1 and o.executor == "local",
+    ),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     common=("inputs", "text", "pair", "probabilities", "out", "processes"),
     out=check_new_file,
@@ -61,6 +67,7 @@ def predict(
     out: str | Path | None = None,
     safe_csv: opt.SafeCsv = False,
     processes: opt.Processes = 1,
+    engine: opt.Engine = "auto",
     executor: opt.Executor = "local",
     ignore_mismatched: opt.IgnoreMismatched = False,
 ) -> ResultTable:
@@ -103,22 +110,26 @@ def predict(
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.progress import log_info, progress
     from pretune.text.corpus.table_writer import check_table_suffix, table_writer
-    from pretune.verbs.shared_inputs import columns_by_role, split_files, split_models
+    from pretune.verbs.shared_inputs import columns_by_role, split_files, split_models, with_engine
 
     runs, rest = split_models(model, inputs)
     files, texts = split_files(rest)
     if not rest:
         raise PretuneError("no inputs were given; give texts or files")
     if out is not None:
-        check_table_suffix(out)
+        check_table_suffix(out, tagged=True)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: --out is also an input file; choose another --out")
     if processes < 1:
         raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
     named = columns_by_role(columns, text=text, pair=pair, label=label)
     parts = read_file_excerpts(files, shared_task(runs, task)) if files else [texts_as_excerpt(texts)]
+    computing: list[Any] = list(runs)
+    if processes == 1 and executor == "local":
+        large = sum(file.stat().st_size for file in files) >= MEASURED_BYTES
+        computing = [with_engine(run, engine, large, ignore_mismatched) for run in runs]
     answered = predict_excerpts(
-        runs,
+        computing,
         parts,
         named if files else {"text": "text"},
         answered=score,

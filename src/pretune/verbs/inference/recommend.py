@@ -105,6 +105,9 @@ def recommend(
             for user, items in zip(users, found, strict=True)
             for rank, best in enumerate(items, 1)
         ]
+        untitled = {row["item"] for row in rows} - named.keys() if titles is not None else set()
+        if untitled:
+            log_info(f"{titles}: {len(untitled)} of the recommended items have no title, such as {min(untitled)}")
     if out is not None:
         with table_writer(out, safe=safe_csv) as write:
             write(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pretune.verbs import options as opt
 from pretune.verbs.results import ResultSummary
 from pretune.verbs.verb import verb
 
@@ -26,6 +27,7 @@ def serve(
     max_characters: int = 100_000,
     max_body: int = 2 << 20,
     threads: int = 0,
+    engine: opt.Engine = "auto",
     reload_every: float = 5.0,
 ) -> ResultSummary:
     """Serve models over HTTP until the command is stopped, with a page to try them in a browser.
@@ -100,6 +102,7 @@ def serve(
         allowed_hosts=allowed_hosts,
         cors_origins=cors_origins,
         threads=threads,
+        engine=engine,
         reload_every=reload_every,
         limits=limits,
     )

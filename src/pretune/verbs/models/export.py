@@ -201,9 +201,12 @@ def export(
     }
     facts |= {"dropped_heads": left} if left else {}
     if left:
+        advice = ""
+        if set(left) <= frozenset().union(*loaded.family.classes):  # a class has the usual head of the task
+            advice = "; --format onnx keeps it, and so does a model of `pretune finetune --strategy full`"
         log_info(
-            f"{reference}: the class {name} of `transformers` has no head for {', '.join(left)}, so the exported model lacks it; "
-            "--format onnx keeps it, and so does a model of `pretune finetune --strategy full`"
+            f"{reference}: the class {name} of `transformers` has no head for {', '.join(left)}, so the exported model lacks "
+            f"it{advice}"
         )
     return ResultSummary(
         {**facts, **({"randomly_initialized": loaded.untrained} if loaded.untrained else {}), **report}

@@ -23,9 +23,9 @@ LANGUAGE, BENCHMARK, NEAR_DUPLICATES = "language", "benchmark", "near-duplicates
 class CleaningSettings:
     """The settings for cleaning a corpus before it is tokenized: rules, languages, duplicates and benchmark texts.
 
-    `rules` are names of cleaning rules or sets of rules; `keep_languages` are ISO 639-1 codes, none for all languages;
-    `near_duplicates` is the Jaccard similarity from which a document counts as a near duplicate; paragraphs that
-    contain an n-gram of `benchmark` are removed.
+    `rules` are names of cleaning rules or sets of rules. `keep_languages` are the ISO 639-1 codes of the languages to
+    keep; an empty tuple keeps all of them. `near_duplicates` is the Jaccard similarity from which a document counts as
+    a near duplicate. Paragraphs that contain an n-gram of `benchmark` are removed.
     """
 
     rules: tuple[str, ...] = ()  # names of sets of rules, or of rules
