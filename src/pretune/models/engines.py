@@ -17,7 +17,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -32,7 +32,7 @@ from pretune.packed import Packed, pack_lists
 from pretune.runtime.atomic_io import remove_folder, write_json
 from pretune.runtime.cpu_features import cpu_model
 from pretune.runtime.devices import cache_folder, choose_device
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 
 Engine = Literal["auto", "torch", "onnxruntime"]
@@ -151,6 +151,8 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
     >>> open_with_engine(OpenModel("pretune-small-en"), "torch")
     'torch'
     """
+    if engine not in get_args(Engine):
+        raise PretuneError(f"unknown engine {engine!r}; {suggest(engine, get_args(Engine))}")
     model = opened.core
     if engine == "torch" or choose_device().type != "cpu":
         return "torch"
