@@ -1,13 +1,40 @@
 """Measure what a few labels give: pretune's default fine-tuning beside other ways, on 16 public labeled sets.
 
     python perf/few_labels.py pack DATA --data few_labels.xz
-    python perf/few_labels.py run --data few_labels.xz --models pretune-small-en MINILM --out results.jsonl [--jobs 8 --cores-per-job 2]
-    python perf/few_labels.py table results.jsonl --page docs/measurements/few-labels.md
+    python perf/few_labels.py run --data few_labels.xz --models pretune-small-en MINILM --out results.csv [--jobs 8 --cores-per-job 2]
+    python perf/few_labels.py estimate results.csv --jobs 8 --minutes 25
+    python perf/few_labels.py table results.csv --page docs/measurements/few-labels.md
 
 DATA is a folder with the official files; `pack` samples pools of training rows and fixed test rows into one small file.
-Each run trains one method on 25, 100 or 400 labels and adds a line to the results; a run that fails adds a line with
-its error. Runs that are there already are skipped, so the command may be stopped and repeated. Workers are pinned to
-their cores, so that their seconds are seconds on so many cores.
+Each run trains one method on 25, 100 or 400 labels and adds a row to the results, with seconds, versions and machine; a run that
+fails adds a row with its error. Runs that are there already are skipped, so the command may be stopped and repeated, and the results
+of several machines accumulate in one file. Runs are ordered so that those of a prefix are balanced over sets, numbers of labels and
+models, and every method has run on the same rows; `--max-seconds` ends the command in time. Workers are pinned to their cores, so
+that their seconds are seconds on so many cores.
+
+In parts on another machine, which has PyTorch, transformers, datasets, scikit-learn and sentence-transformers, but no package index:
+lay out the missing packages, the data and MiniLM in a folder that git ignores. If no more than 64 MiB travel at a time (the repository
+has 32), MiniLM's 44 MB go in two parts, in two calls that follow one another at once:
+
+    ../shared/offline/site .gpu-site/packages
+    ../shared/offline/site .gpu-site/packages setfit evaluate
+    mkdir -p .gpu-site/first .gpu-site/second
+    python perf/few_labels.py pack .data/data --data .gpu-site/first/few_labels.xz
+    cp .data/weights/minilm-l6-en/config.json .data/weights/minilm-l6-en/tokenizer.json .gpu-site/first/
+    head -c 20000000 .data/weights/minilm-l6-en/model.safetensors > .gpu-site/first/weights
+    tail -c +20000001 .data/weights/minilm-l6-en/model.safetensors > .gpu-site/second/weights
+
+The first call carries .gpu-site/packages and .gpu-site/first, and runs `ls .gpu-site`; the second one carries .gpu-site/second. It, and every later
+call on the same machine, runs the following, with the results so far in .gpu-site/second/few_labels.csv:
+
+    mkdir -p .gpu-site/minilm-l6-en; cp .gpu-site/first/*.json .gpu-site/minilm-l6-en/; cp .gpu-site/second/*.csv $OUT/ 2>/dev/null
+    cat .gpu-site/first/weights .gpu-site/second/weights > .gpu-site/minilm-l6-en/model.safetensors
+    PYTHONPATH=src:.gpu-site/packages python perf/few_labels.py run --data .gpu-site/first/few_labels.xz --device cpu --jobs 8 \
+        --cores-per-job 2 --models pretune-small-en .gpu-site/minilm-l6-en --methods ours embed+LR TF-IDF+LR SetFit Trainer majority \
+        --setfit-max-steps 400 --max-seconds 540 --out $OUT/few_labels.csv
+
+With `--device cuda`, all jobs share the GPU; `--jobs 16 --cores-per-job 1 --device cuda` suits a machine with 16 cores. Try both for a
+minute, look at what a method's import lacks in the column `error` (add it with `site`), and keep the one that finishes more.
 """
 
 from __future__ import annotations
@@ -23,14 +50,18 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, NamedTuple
 
-from common import add_result, machine, read_results
-from few_labels_data import SOURCES, LabeledSet, pack, unpack
+from common import machine
+from few_labels_data import SOURCES, TEST, LabeledSet, pack, unpack
 from few_labels_methods import LIBRARIES, METHODS, WITHOUT_MODEL, Trial, applies, score, without_labels
+from few_labels_results import add_row, read_rows
 
 SIZES = (25, 100, 400)
 
@@ -54,15 +85,23 @@ class Job(NamedTuple):
 
 
 def plan(options: argparse.Namespace, sets: dict[str, LabeledSet]) -> Iterator[Job]:
-    """Yield the runs of the chosen sets, sizes, draws, models and methods, one draw of everything after the other."""
+    """Yield the runs of the chosen sets, sizes, draws, models and methods, balanced in every prefix.
+
+    One pass over the sets follows the other; in each, a set has another combination of size and model than its neighbors.
+    All methods of a combination follow one another. The next draw begins when all combinations of this one are through.
+    """
+    combinations = [(n, model) for n in options.sizes for model in options.models]
+    names = list(options.sets or sets)
     for draw in range(options.draws):
-        for n in options.sizes:
-            for name in options.sets or sets:
+        alone = set[Cell]()  # runs without a model, which all models share
+        for shift in range(len(combinations)):
+            for at, name in enumerate(names):
+                n, model = combinations[(shift + at) % len(combinations)]
                 for method in options.methods:
-                    if not applies(method, sets[name].kind):
-                        continue
-                    for model in ["-"] if method in WITHOUT_MODEL else options.models:
-                        yield Job(Cell(name, Path(model).name, n, draw, method), model, options.setfit_max_steps)
+                    cell = Cell(name, "-" if method in WITHOUT_MODEL else Path(model).name, n, draw, method)
+                    if applies(method, sets[name].kind) and cell not in alone:
+                        alone |= {cell} if method in WITHOUT_MODEL else set()
+                        yield Job(cell, model, options.setfit_max_steps)
 
 
 def run_job(job: Job, data: LabeledSet, device: str) -> dict[str, Any]:
@@ -97,7 +136,7 @@ def first(scores: dict[str, float]) -> float:
     return next(iter(scores.values()))
 
 
-def work(link: Connection, cores: list[int], data: Path, device: str, log: Path) -> None:
+def work(link: Connection, cores: list[int], data: Path, test_rows: int, device: str, log: Path) -> None:
     """Run the jobs that arrive over `link`, on these cores only, and send back their results."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
@@ -109,8 +148,10 @@ def work(link: Connection, cores: list[int], data: Path, device: str, log: Path)
 
     torch.set_num_threads(len(cores))
     transformers.logging.set_verbosity_error()
-    about = {**machine(), "cpu": cpu_name(), "device": device, "cores": len(cores)}
-    sets = unpack(data)
+    about: dict[str, Any] = {**machine(), "cpu": cpu_name(), "device": device, "cores": len(cores)}
+    if find_spec("setfit"):
+        about["setfit"] = version("setfit")
+    sets = {name: replace(one, test=one.test[:test_rows]) for name, one in unpack(data).items()}
     while (job := link.recv()) is not None:
         link.send({**run_job(job, sets[job.cell.set], device), **about})
 
@@ -126,12 +167,16 @@ class Worker:
     """A process that runs jobs on its own cores; it is started anew after a crash or a timeout."""
 
     def __init__(self, cores: list[int], options: argparse.Namespace) -> None:
-        self.arguments = (cores, options.data, options.device, options.out.with_suffix(f".{cores[0]}.log"))
+        log = Path(gettempdir()) / f"{options.out.stem}.{cores[0]}.log"
+        self.arguments = (cores, options.data, options.test_rows, options.device, log)
         self.timeout = options.timeout
         self.process: Any = None
 
-    def run(self, job: Job) -> dict[str, Any]:
-        """Return the result of a job, or the line of its failure if the process died or took too long."""
+    def run(self, job: Job, remaining: float) -> dict[str, Any] | None:
+        """Return the result of a job, or the row of its failure if the process died or took too long.
+
+        Return None if it has not ended after the `remaining` seconds.
+        """
         if self.process is None:
             context = multiprocessing.get_context("spawn")
             self.link, other = context.Pipe()
@@ -140,8 +185,10 @@ class Worker:
             other.close()
         self.link.send(job)
         try:
-            if self.link.poll(self.timeout):
+            if self.link.poll(min(self.timeout, remaining)):
                 return self.link.recv()
+            if remaining <= self.timeout:
+                return None
             error = f"took more than {self.timeout} seconds"
         except EOFError:
             self.process.join()
@@ -162,7 +209,7 @@ def run(options: argparse.Namespace) -> None:
     if unknown := [name for name in options.sets or () if name not in sets]:
         sys.exit(f"There are no sets named {', '.join(unknown)}; choose from {', '.join(sets)}.")
     done = set()
-    for line in read_results([options.out]) if options.out.exists() else []:
+    for line in read_rows([options.out]) if options.out.exists() else []:
         if "error" not in line or not options.retry:
             done.add(Cell(*(line[key] for key in Cell._fields)))
     todo: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -170,7 +217,7 @@ def run(options: argparse.Namespace) -> None:
         if job.cell not in done:
             todo.put(job)
     total, start, lock, finished = todo.qsize(), time.monotonic(), threading.Lock(), 0
-    print(f"{total} runs to do, {len(done)} lines in {options.out}", flush=True)
+    print(f"{total} runs to do, {len(done)} rows in {options.out}", flush=True)
     os.environ |= {"OMP_NUM_THREADS": str(options.cores_per_job), "TOKENIZERS_PARALLELISM": "false"}
     os.environ |= {"PRETUNE_PROGRESS": "none", "HF_HUB_OFFLINE": "1"}
     if options.device == "cpu":
@@ -179,14 +226,15 @@ def run(options: argparse.Namespace) -> None:
     def serve(cores: list[int]) -> None:
         nonlocal finished
         worker = Worker(cores, options)
-        while time.monotonic() - start < options.stop_after:
+        while (remaining := options.max_seconds - (time.monotonic() - start)) > 0:
             try:
                 job = todo.get_nowait()
             except queue.Empty:
                 break
-            line = worker.run(job)
+            if (line := worker.run(job, remaining)) is None:
+                break
             with lock:
-                add_result(options.out, line)
+                add_row(options.out, line)
                 finished += 1
                 result = line["error"] if "error" in line else f"{line['score']:.3f} in {line['seconds']:.1f} s"
                 print(f"[{finished}/{total}] {' | '.join(map(str, job.cell))}: {result}", flush=True)
@@ -219,18 +267,26 @@ def main() -> None:
     one.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     one.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     one.add_argument("--draws", type=int, default=5)
+    one.add_argument("--test-rows", type=int, default=TEST, help="at most so many test rows, for a quick look")
     one.add_argument("--jobs", type=int, default=1)
     one.add_argument("--cores-per-job", type=int, default=2)
     one.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     one.add_argument("--timeout", type=float, default=3600, help="seconds after which a run counts as failed")
     one.add_argument(
-        "--stop-after", type=float, default=float("inf"), help="start no further runs after this many seconds"
+        "--max-seconds",
+        type=float,
+        default=float("inf"),
+        help="stop after so many seconds; what runs then is not counted",
     )
     one.add_argument("--retry", action="store_true", help="repeat runs that failed")
     one.add_argument(
         "--setfit-max-steps", type=int, default=-1, help="limit SetFit's steps; its default takes hours for 400 labels"
     )
-    one.add_argument("--site", type=Path, help="folder of packages that are used where they are not installed")
+    guess = verbs.add_parser("estimate")
+    guess.add_argument("files", nargs="+", type=Path)
+    guess.add_argument("--jobs", type=int, default=8)
+    guess.add_argument("--minutes", type=float, default=25)
+    guess.add_argument("--speed", type=float, default=1.0, help="of a job there, as a multiple of that of the results")
     show = verbs.add_parser("table")
     show.add_argument("files", nargs="+", type=Path)
     show.add_argument(
@@ -241,17 +297,17 @@ def main() -> None:
         for name, data in pack(options.folder, options.data).items():
             print(f"{name}: {data.kind}, {len(data.pool)} rows to draw from, {len(data.test)} test rows")
     elif options.verb == "run":
-        if options.site:
-            sys.path.append(str(options.site.resolve()))
         run(options)
     else:
-        from few_labels_table import summarize, write_page
+        from few_labels_table import estimate, summarize, write_page
 
-        lines = read_results(options.files)
-        if options.page:
-            write_page(lines, options.page)
+        rows = read_rows(options.files)
+        if options.verb == "estimate":
+            print(estimate(rows, options.jobs, options.minutes, options.speed))
+        elif options.page:
+            write_page(rows, options.page)
         else:
-            print(summarize(lines))
+            print(summarize(rows))
 
 
 if __name__ == "__main__":

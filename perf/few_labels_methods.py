@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,13 @@ def majority(trial: Trial) -> Predict:
     return lambda rows: [constant] * len(rows)
 
 
-def ours(trial: Trial) -> Predict:
+def ours(trial: Trial, **options: Any) -> Predict:
     """Fine-tune with pretune; nothing is set but the task, and that only where it is not classification."""
     import pretune as pt
 
     task = {} if trial.kind == "classify" else {"objective": trial.kind}
     train = write_rows(trial.folder / "train.jsonl", trial.rows)
-    run = pt.finetune(trial.model, train, out=trial.folder / "run", **task)
+    run = pt.finetune(trial.model, train, out=trial.folder / "run", **task, **options)
     column = {"classify": "label", "regress": "value", "tag": "tags"}[trial.kind]
 
     def predict(rows: list[Row]) -> list[Any]:
@@ -353,6 +354,7 @@ def word_starts(owners: Sequence[int | None], values: Sequence[int]) -> list[int
 
 METHODS: dict[str, Callable[[Trial], Predict]] = {
     "ours": ours,
+    "ours, quick": partial(ours, effort="quick"),
     "embed+LR": embed_lr,
     "TF-IDF+LR": tfidf_lr,
     "SetFit": setfit,
@@ -361,6 +363,7 @@ METHODS: dict[str, Callable[[Trial], Predict]] = {
 }
 LIBRARIES = {  # what a method imports; a run is not charged for that
     "ours": ["pretune.cli", "pretune.verbs.training.finetune"],
+    "ours, quick": ["pretune.cli", "pretune.verbs.training.finetune"],
     "embed+LR": [
         "pretune.verbs.inference.embed",
         "pretune.loaded_model",
@@ -377,8 +380,8 @@ WITHOUT_MODEL = ("TF-IDF+LR", "majority")
 
 
 def applies(method: str, kind: str) -> bool:
-    """Return whether a method handles a kind of task."""
-    return method != "SetFit" or kind == "classify"
+    """Return whether a method handles a kind of task; pretune compares strategies for all but tagging."""
+    return kind == "classify" or (method != "SetFit" and (kind, method) != ("tag", "ours, quick"))
 
 
 def score(kind: str, predictions: list[Any], rows: list[Row]) -> dict[str, float]:

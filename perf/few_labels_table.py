@@ -16,28 +16,30 @@ from few_labels_methods import METHODS
 Line = dict[str, Any]
 Scores = dict[str, dict[int, float]]  # by method and draw
 CONFIDENCE = 0.95
+OURS = ("ours", "ours, quick")
+NOTES = "## Notes\n"  # the heading of what is written by hand
 COLORS = {
-    "ours": "#d62728", "embed+LR": "#1f77b4", "TF-IDF+LR": "#2ca02c", "SetFit": "#9467bd", "Trainer": "#ff7f0e",
+    "ours": "#d62728", "ours, quick": "#8c564b", "embed+LR": "#1f77b4", "TF-IDF+LR": "#2ca02c", "SetFit": "#9467bd", "Trainer": "#ff7f0e",
     "majority": "#7f7f7f",
 }  # fmt: skip
 
 PAGE = """# Few labels
 
 What {runs} gave on {sets} public labeled sets with {sizes} labels, beside other ways to use them. `ours` is
-`pretune.finetune(model, rows, out=…)` with default options. `embed+LR` is logistic regression on frozen embeddings (ridge regression for
-similarity) and `TF-IDF+LR` on words and pairs of words, both with the regularization chosen by cross-validation; of pairs they see both
+`pretune.finetune(model, rows, out=…)` with default options, `ours, quick` with `effort="quick"`, which trains no encoder. `embed+LR` is logistic regression on frozen embeddings (ridge regression for
+similarity), and `TF-IDF+LR` on words and pairs of words, both with the regularization chosen by cross-validation; of pairs they see both
 vectors, their difference and product, and their cosine; of tags, each word with its neighbors. `SetFit` is the package `setfit` and
 `Trainer` that of `transformers`, each with its defaults{capped}. `majority` always answers the most frequent class of the training rows.
 
-Labels are drawn at random from a pool of training rows, {draws} times; if a class is missing, one row of it replaces another. Test rows are
-fixed, up to 1,000 of the official test or dev set. Scores are accuracy, for STS-B Spearman's correlation, and for tags entity F1, in
+Labels are drawn at random from a pool of training rows, {draws}; if a class is missing, one row of it replaces another. Test rows are
+fixed, up to {test_rows:,} of the official test or dev set. Scores are accuracy, for STS-B Spearman's correlation, and for tags entity F1, in
 percent: mean ± standard deviation over draws. Texts are cut at 600 characters. Each run had {cores}; seconds are those of training.
 
 {machines}
 
     python perf/few_labels.py pack DATA --data few_labels.xz
-    python perf/few_labels.py run --data few_labels.xz --models {models} --out results.jsonl
-    python perf/few_labels.py table results.jsonl --page docs/measurements/few-labels.md
+    python perf/few_labels.py run --data few_labels.xz --models {models} --out results.csv
+    python perf/few_labels.py table results.csv --page docs/measurements/few-labels.md
 
 A method is **within noise of the best** of a cell (a set, a model, a number of labels) if the mean of the paired differences to the best
 method over draws is not larger than their standard error times the 95 % quantile of Student's t. A run is **below the majority** if its score is lower
@@ -45,13 +47,15 @@ than that of the majority class by more than 1.96 standard errors of a score on 
 """
 
 
-def by_cell(lines: Iterable[Line], model: str) -> dict[tuple[str, int], Scores]:
-    """Return the scores of each set and number of labels, by method and draw; methods without a model are in all cells."""
+def by_cell(lines: Sequence[Line], model: str) -> dict[tuple[str, int], Scores]:
+    """Return the scores of each set and number of labels in which a model ran, by method and draw, with methods without a model."""
     cells: dict[tuple[str, int], Scores] = defaultdict(lambda: defaultdict(dict))
     for line in lines:
         if "score" in line and line["model"] in (model, "-"):
             cells[line["set"], line["n"]][line["method"]][line["draw"]] = line["score"]
     order = {name: number for number, name in enumerate(SOURCES)}
+    used = {(line["set"], line["n"]) for line in lines if "score" in line and line["model"] == model}
+    cells = {cell: scores for cell, scores in cells.items() if cell in used}
     return dict(sorted(cells.items(), key=lambda item: (order.get(item[0][0], len(order)), item[0])))
 
 
@@ -162,17 +166,17 @@ def score_table(lines: Sequence[Line], model: str) -> str:
             values = [100 * value for value in scores[method].values()]
             text = f"{mean(values):.1f} ± {spread(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
             row.append(f"**{text}**" if method == best else text)
-        if "ours" in scores:
-            row.append("yes" if within_noise(scores["ours"], scores[best]) else f"no, {gap(scores, best):+.1f}")
+        if own := next((method for method in OURS if method in scores), None):
+            row.append("yes" if within_noise(scores[own], scores[best]) else f"no, {gap(scores, own, best):+.1f}")
         else:
             row.append("–")
         rows.append(row)
     return table(["set", "labels", *methods, "ours within noise of the best"], rows, words=1)
 
 
-def gap(scores: Scores, best: str) -> float:
-    """Return by how many points our mean differs from that of the best method."""
-    return 100 * (mean(scores["ours"].values()) - mean(scores[best].values()))
+def gap(scores: Scores, own: str, best: str) -> float:
+    """Return by how many points the mean of the method `own` differs from that of the best method."""
+    return 100 * (mean(scores[own].values()) - mean(scores[best].values()))
 
 
 def failures(lines: Iterable[Line]) -> str:
@@ -201,6 +205,29 @@ def last_of_each(lines: Iterable[Line]) -> list[Line]:
     return list({tuple(line[key] for key in keys): line for line in lines}.values())
 
 
+def estimate(rows: Sequence[Line], jobs: int, minutes: float, speed: float) -> str:
+    """Return how many comparisons of all methods fit into `minutes` of `jobs` processes, by the seconds of earlier runs.
+
+    A comparison is a set, a number of labels, a model, and a draw; runs without a model count half, as two models share them.
+    """
+    done = [row for row in last_of_each(rows) if "score" in row]
+    cost: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for row in done:
+        cost[row["method"], row["model"], row["n"]].append(row["seconds"] + row["predict_seconds"])
+    sizes, models = sorted({row["n"] for row in done}), models_of(done)
+    table_rows, totals = [], []
+    for model in models:
+        for n in sizes:
+            own = {method: mean(cost[method, model, n]) for method in METHODS if (method, model, n) in cost}
+            own |= {method: mean(cost[method, "-", n]) / len(models) for method in METHODS if (method, "-", n) in cost}
+            totals.append(sum(own.values()) / speed)
+            seconds = [f"{own[method]:.0f}" if method in own else "–" for method in methods_of(done)]
+            table_rows.append([model, str(n), *seconds, f"{totals[-1]:.0f}"])
+    fits = 60 * minutes * jobs / mean(totals)
+    header = ["model", "labels", *methods_of(done), "together"]
+    return f"{table(header, table_rows, words=1)}\n\n{fits:.0f} comparisons fit into {minutes:g} minutes of {jobs} jobs"
+
+
 def figure(lines: Sequence[Line], model: str, file: Path) -> None:
     """Plot the score of each method against the number of labels, one panel per set, with standard errors."""
     import matplotlib
@@ -226,10 +253,10 @@ def figure(lines: Sequence[Line], model: str, file: Path) -> None:
                 [100 * spread(values) / math.sqrt(len(values)) for _, values in points],
                 color=COLORS[method],
                 linestyle="--" if method == "majority" else "-",
-                linewidth=2.2 if method == "ours" else 1.2,
+                linewidth=2.2 if method in OURS else 1.2,
                 marker=None if method == "majority" else "o",
                 markersize=3.5,
-                zorder=3 if method == "ours" else 2,
+                zorder=3 if method in OURS else 2,
             )
         panel.set_title(f"{name} ({METRICS[kinds[name]]})", fontsize=9)
         panel.set_xscale("log")
@@ -249,7 +276,7 @@ def figure(lines: Sequence[Line], model: str, file: Path) -> None:
 
 
 def write_page(lines: Sequence[Line], page: Path) -> None:
-    """Write the page with its tables, and one figure per model beside it."""
+    """Write the page with its tables, and one figure per model beside it; notes that it has, written by hand, are kept."""
     lines = last_of_each(lines)
     models = models_of(lines)
     measured = [line for line in lines if "date" in line]
@@ -266,8 +293,9 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
     text = PAGE.format(
         runs=f"{len(lines):,} runs",
         sets=len({line["set"] for line in lines}),
-        sizes=", ".join(str(n) for n in sorted({line["n"] for line in lines})),
-        draws=len({line["draw"] for line in lines}),
+        sizes=" or ".join(str(n) for n in sorted({line["n"] for line in lines})),
+        draws=f"{draws} times" if (draws := len({line["draw"] for line in lines})) > 1 else "once",
+        test_rows=max(line["test_rows"] for line in lines if "test_rows" in line),
         cores=" or ".join(f"{n} cores" for n in cores),
         capped=f" (SetFit with at most {', '.join(map(str, steps))} steps)" if steps else "",
         machines=" ".join(machines),
@@ -275,10 +303,15 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
     )
     parts = [text.strip()]
     for model in models:
-        picture = page.with_name(f"few_labels_{model}.png")
-        figure(lines, model, picture)
         parts += [f"## {model}", summary_table(lines, model)]
-        parts += [f"![Score against the number of labels, {model}]({picture.name})", score_table(lines, model)]
+        cells = by_cell(lines, model)
+        if len(cells) > len({name for name, _ in cells}):  # a set has several numbers of labels
+            picture = page.with_name(f"few_labels_{model}.png")
+            figure(lines, model, picture)
+            parts.append(f"![Score against the number of labels, {model}]({picture.name})")
+        parts.append(score_table(lines, model))
     if problems := failures(lines):
         parts += ["## Failed runs", problems]
+    notes = page.read_text(encoding="utf-8").partition(NOTES)[2] if page.exists() else ""
+    parts += [NOTES + notes.rstrip()] if notes else []
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from pretune.objectives import parse_objective
+from pretune.studies.arm_jobs import finetuning_job
+from pretune.studies.compression_steps import compression_job
 from pretune.studies.planning import plan_study
 from pretune.studies.study_file import read_study
 from tests.support.paths import DOCS
@@ -24,6 +28,23 @@ def test_study_is_planned_with_equal_budgets(file: Path) -> None:
         row["steps"] > 0 or row["arm"] in controls(file) for row in (one.row() for one in plan.arms)
     )
     assert study.seeds >= 3 and study.expectations and study.claim and study.source and study.departures
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
+def test_jobs_of_all_tasks_and_compression_steps_of_a_study_can_be_made(file: Path) -> None:
+    study, where = read_study(file), Path("folder")
+    for arm, evaluation in product(study.arms, study.evaluations):
+        if evaluation.kind == "task":
+            parse_objective(finetuning_job(arm, evaluation, "pretune-small-en", 0, where).objective)
+            for step in arm.compress:
+                compression_job(arm, step, evaluation, "folder", 0, where, budget=None, lr=None, device=None)
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize("file", sorted((DOCS / "studies" / "cpu").glob("*.yaml")), ids=lambda path: path.stem)
+def test_study_for_a_cpu_is_planned_with_equal_budgets(file: Path) -> None:
+    plan_study(read_study(file), "cpu").check()
 
 
 def controls(file: Path) -> set[str]:

@@ -184,6 +184,10 @@ def test_recurrent_networks_export_to_onnx(family: str, cell: str, tmp_path: Pat
 def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
         write_graph(random_model("bart", small_tokenizer("byte-level-bpe"), "denoise"), tmp_path / GRAPH)
+    with pytest.raises(PretuneError, match="funnel: models that pool tokens cannot be exported as an ONNX graph"):
+        write_graph(
+            random_model("funnel", small_tokenizer("byte-level-bpe"), "mlm", block_sizes=[1, 1]), tmp_path / GRAPH
+        )
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
         write_graph(
             random_model("performer", small_tokenizer("byte-level-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH

@@ -45,11 +45,11 @@ def test_defaults_and_further_keys_are_read() -> None:
         {"mlm": 1},
         "lm",
     )
-    assert (study.unit, study.budgets, study.seeds, study.pretrains, study.metric) == (
+    assert (study.unit, study.budgets, study.seeds, study.stage, study.metric) == (
         "tokens",
         (640.0,),
         2,
-        True,
+        "pretraining",
         "word",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -130,6 +131,20 @@ def measure_costs(
         name: Costs(model_bytes(folder), single[name] / few, len(texts) / batched[name])
         for name, (_, _, folder) in models.items()
     }
+
+
+def measure_speed(models: Mapping[str, Model], length: int, rounds: int | None = None) -> dict[str, float]:
+    """Return the tokens per second of each model on single sequences of `length` tokens, on the CPU.
+
+    Models that cannot read as many tokens are left out.
+    """
+    able = {name: model for name, model in models.items() if (model.backbone.max_positions or length) >= length}
+    calls = {}
+    for name, model in able.items():
+        run = forward_pass(model, None)
+        batch = collate(arrange_texts(model, [" ".join(WORDS.split() * length)], None, length).take(np.arange(1)))
+        calls[name] = partial(run, batch)
+    return {name: length / seconds for name, seconds in median_seconds(calls, rounds).items()} if calls else {}
 
 
 def evaluate_quality(model: Model, task: Task, examples: Any, length: int | None = None) -> dict[str, float]:

@@ -19,7 +19,7 @@ Argument = tuple[str, tuple[tuple[int, int], ...]]  # its role, and the first an
 def role_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> AdditiveMetrics:
     """Return precision, recall and F1 over the arguments of predicates, given one tag per word.
 
-    An argument is right if its role and all of its words are. The predicate itself is not counted.
+    An argument is correct if its role and all of its words are correct. The predicate itself is not counted.
 
     >>> role_metrics([["B-A0", "B-V", "B-A1", "I-A1"]], [["B-A0", "B-V", "B-A1", "O"]]).compute()
     {'role_f1': 0.5, 'precision': 0.5, 'recall': 0.5}

@@ -10,7 +10,7 @@ from typing import Any
 from pretune.models.name_resolution import find_folder
 from pretune.models.presets import is_preset
 from pretune.objectives import add_task_options, parse_objective
-from pretune.runtime.recipe import Values
+from pretune.runtime.recipe import merge_recipes
 from pretune.studies.study_file import Arm, Evaluation, task_settings
 from pretune.studies.study_settings import PretrainingKeys, TaskKeys, check_settings
 from pretune.training.jobs import adapting
@@ -19,7 +19,7 @@ from pretune.training.jobs.pretraining_settings import PretrainingJob, resolve_p
 from pretune.training.recipe_sections import Budget, Monitoring, Optimizer
 
 SAMPLE = "sample:"  # prefix of files of the sample data that come with pretune
-PRETRAINED = "pretrained"  # folder of a run
+PRETRAINED, ADAPTED = "pretrained", "adapted"  # folders of a run
 CURVE_POINTS = 40  # lines of metrics.jsonl that a run is to have, for its curve
 
 
@@ -80,17 +80,51 @@ def finetuning_job(
     run. `tokenizer` is the tokenizer with which a preset is trained from scratch.
     """
     options = check_settings(TaskKeys, task_settings(evaluation, arm), f"{arm.name}: {evaluation.name}")
-    columns = dict(options.pop("columns", {}))
-    columns |= {role: options.pop(role) for role in ("text", "pair", "label") if role in options}
-    del options["kind"]
+    columns = task_columns(options)
+    for key in ("kind", "also"):
+        options.pop(key, None)
     if lr is not None:
         options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=lr)
     given: dict[str, Any] = {"objective": "classify", "num_seeds": 1, **options}
-    given["objective"] = add_task_options(given["objective"], {})
+    layers = given.pop("layers", None)
+    given["objective"] = add_task_options(given["objective"] + (f" on {layers}" if layers else ""), {})
     given["budget"] = options.get("budget") or budget
     if tokenizer is not None and is_preset(model):
         given.setdefault("tokenizer", tokenizer)
     return resolve_finetuning(model, {**given, "out": out, "columns": columns, "seed": seed, "device": device})
+
+
+def task_columns(options: dict[str, Any]) -> dict[str, str]:
+    """Return the columns of a task's files by role, and remove them from its options.
+
+    >>> task_columns({"text": "sentence", "columns": {"label": "gold"}})
+    {'label': 'gold', 'text': 'sentence'}
+    """
+    columns = dict(options.pop("columns", {}))
+    return columns | {role: options.pop(role) for role in ("text", "pair", "label") if role in options}
+
+
+def training_stages(arm: Arm) -> list[tuple[Arm, float]]:
+    """Return the stages of an arm's pretraining in order, as arms with one stage each, and their shares of the budget.
+
+    The second stage, if there is one, is the adaptation to other text.
+    """
+    if arm.adapt is None:
+        return [(arm, 1.0)]
+    settings = dict(arm.adapt)
+    share = settings.pop("share", 0.5)
+    kept = {name: value for name, value in (arm.pretrain or {}).items() if name != "budget"}
+    adapted = replace(arm, pretrain=merge_recipes(kept, settings), adapt=None)
+    return [(replace(arm, adapt=None), 1 - share), (adapted, share)]
+
+
+def scaled(budget: Budget, share: float) -> Budget:
+    """Return a part of a budget.
+
+    >>> scaled(Budget(flops=100), 0.25).limits
+    {'flops': 25.0}
+    """
+    return Budget(**{unit: limit * share for unit, limit in budget.limits.items()})  # type: ignore[arg-type]
 
 
 def trains_on_rows(job: PretrainingJob) -> bool:
@@ -113,8 +147,6 @@ def locate(value: Any, sample: Path) -> Any:
 
 def locate_arm(arm: Arm, sample: Path) -> Arm:
     """Return an arm (compared recipe) whose paths of sample data are replaced by paths in the folder `sample`."""
-    parts: dict[str, Values | None] = {
-        "pretrain": locate(arm.pretrain, sample),
-        "finetune": locate(arm.finetune, sample),
-    }
-    return replace(arm, **parts)  # type: ignore[arg-type]
+    parts = {name: locate(getattr(arm, name), sample) for name in ("pretrain", "adapt", "finetune")}
+    steps = tuple(replace(step, settings=locate(step.settings, sample)) for step in arm.compress)
+    return replace(arm, **parts, compress=steps)

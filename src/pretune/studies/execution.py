@@ -3,6 +3,7 @@
 OUT/study.yaml                  the study
 OUT/sample                      sample data, if the study uses it
 OUT/text/DIGEST                 the tokenizer and token store that runs share
+OUT/finetuned/DIGEST/seed-N     the fine-tuned models that arms compress, if the budget is for compression
 OUT/runs/ARM/BUDGET/seed-N      the runs
 OUT/runs/ARM/BUDGET/lr-RATE     the trials of the search over the learning rate
 """
@@ -18,8 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pretune.compression.benchmark import measure_costs
-from pretune.models.loading import load_model
+from pretune.compression.benchmark import measure_costs, measure_speed
+from pretune.compression.task_model import TrainedModel
+from pretune.models.name_resolution import find_folder
+from pretune.models.presets import is_preset
 from pretune.runtime.atomic_io import remove_temporaries, write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import json_checksum, read_json
@@ -27,16 +30,27 @@ from pretune.runtime.process_pool import device_pool
 from pretune.runtime.progress import log_info
 from pretune.runtime.recipe import read_recipe, write_recipe
 from pretune.sample_data import write_sample_data
-from pretune.studies.arm_jobs import PRETRAINED, SAMPLE, locate, locate_arm, pretraining_job, trains_on_rows
+from pretune.studies.arm_jobs import (
+    ADAPTED,
+    PRETRAINED,
+    SAMPLE,
+    locate,
+    locate_arm,
+    pretraining_job,
+    training_stages,
+    trains_on_rows,
+)
 from pretune.studies.metrics import is_better
 from pretune.studies.planning import StudyPlan
-from pretune.studies.study_file import Arm, Evaluation, Study, parse_study, run_budget
-from pretune.studies.study_run import Outcome, StudyRun, read_outcome, run_once
+from pretune.studies.study_file import COMPRESSION, Arm, Evaluation, Study, parse_study, run_budget
+from pretune.studies.study_run import Outcome, StudyRun, finetune_original, original_folder, read_outcome, run_once
 from pretune.text.corpus.files import find_files
 from pretune.training.jobs.pretraining_data import get_store
 from pretune.training.jobs.pretraining_settings import is_store, split_language
+from pretune.training.run_folder import finished_run
 
 STUDY, RUNS, TEXT, SAMPLE_FOLDER, LATENCY = "study.yaml", "runs", "text", "sample", "latency.json"
+FINETUNED = "finetuned"  # folder of the fine-tuned models that arms compress
 
 
 @dataclass
@@ -51,6 +65,7 @@ class StudyExecution:
     retry_failed: bool = False
     keep_models: bool = False
     stores: dict[str, str] = field(default_factory=dict)  # arm → folder of its token store
+    adapting_stores: dict[str, str] = field(default_factory=dict)  # arm → folder of that of the text to adapt to
 
     @property
     def study(self) -> Study:
@@ -82,6 +97,7 @@ class StudyExecution:
         self.prepare_text()
         with ExitStack() as stack:
             pool = stack.enter_context(device_pool(self.devices)) if self.devices > 1 else None
+            self.finetune_originals(pool)
             rates = self.search_rates(pool)
             outcomes = list(self.do(self.main_runs(rates), pool, "run"))
         if all(outcome.error for outcome in outcomes):
@@ -94,33 +110,60 @@ class StudyExecution:
     def check_files(self) -> None:
         """Raise an error if a file of the study is missing, before anything is trained."""
         for arm in self.arms:
-            for path in corpus_paths(arm):
+            for path in [path for stage, _ in training_stages(arm) for path in corpus_paths(stage)]:
                 if not is_store(path):
                     find_files(path)
         for evaluation in self.trained:
-            for key in ("train", "dev"):
-                if (file := evaluation.settings.get(key)) is not None and not Path(file).exists():
+            named = [evaluation.settings.get(key) for key in ("train", "dev")]
+            for file in [*named, *evaluation.settings.get("also", {}).values()]:
+                if file is not None and not Path(file).exists():
                     raise PretuneError(f"evaluations.{evaluation.name}: there is no file {file}; check the path")
 
     def prepare_text(self) -> None:
         """Tokenize the text of all arms; arms with the same tokenizer settings and corpus share one token store."""
-        made: dict[str, str] = {}
         for arm in self.arms:
-            if arm.pretrain is None or all(map(is_store, corpus_paths(arm))):
-                continue
-            job = pretraining_job(arm, run_budget(self.study.unit, self.study.budgets[0]), 0, self.out)
-            if trains_on_rows(job) or job.batch.corpus_weights is not None:  # each corpus has a store of its own
-                continue
-            settings = [job.tokenizer, job.data, job.language, job.split_by, job.text_field, job.encoding_errors]
-            digest = json_checksum(settings)[:12]
-            if digest not in made:
-                folder = self.out / TEXT / digest
-                store = folder / "store"
-                if not is_store(store):
-                    log_info(f"preparing the text of {arm.name}")
-                    get_store(replace(job, out=folder))
-                made[digest] = str(store)
-            self.stores[arm.name] = made[digest]
+            stages = [stage for stage, _ in training_stages(arm)]
+            if (store := self.prepare_store(stages[0], {})) is not None:
+                self.stores[arm.name] = store
+                if len(stages) > 1 and (other := self.prepare_store(stages[1], {"tokenizer": store})) is not None:
+                    self.adapting_stores[arm.name] = other
+
+    def prepare_store(self, arm: Arm, settings: dict[str, Any]) -> str | None:
+        """Tokenize the text of a stage of an arm, unless this is done, and return the folder of its token store.
+
+        `settings` replace those of the arm. The result is None if the arm reads stores, rows, or no text.
+        """
+        if arm.pretrain is None or all(map(is_store, corpus_paths(arm))):
+            return None
+        job = pretraining_job(arm, run_budget(self.study.unit, self.study.budgets[0]), 0, self.out)
+        if trains_on_rows(job) or job.batch.corpus_weights is not None:  # each corpus has a store of its own
+            return None
+        job = replace(job, **settings)
+        described = [job.tokenizer, job.data, job.language, job.split_by, job.text_field, job.encoding_errors]
+        folder = self.out / TEXT / json_checksum(described)[:12]
+        store = folder / "store"
+        if not is_store(store):
+            log_info(f"preparing the text of {arm.name}")
+            get_store(replace(job, out=folder))
+        return str(store)
+
+    def finetune_originals(self, pool: Executor | None) -> None:
+        """Fine-tune the models that arms compress, once for each seed, before the arms that share them run."""
+        jobs: dict[Path, tuple[StudyRun, Evaluation]] = {}
+        for run in self.main_runs({}):
+            for evaluation in run.evaluations:
+                folder = original_folder(run, evaluation)
+                if folder is not None and finished_run(folder) is None and known_outcome(run) is None:
+                    jobs.setdefault(folder, (run, evaluation))
+        if not jobs:
+            return
+        log_info(f"fine-tuning {len(jobs)} model{'s' if len(jobs) > 1 else ''} to compress")
+        if pool is None:
+            for job in jobs.values():
+                finetune_original(*job)
+        else:
+            for future in [pool.submit(finetune_original, *job) for job in jobs.values()]:
+                future.result()
 
     def runs_of(self, arm: Arm, budget: float) -> Path:
         """Return the folder that contains the runs of an arm at one of the study's budgets."""
@@ -136,6 +179,9 @@ class StudyExecution:
             unit=self.study.unit,
             folder=folder,
             store=store,
+            adapting_store=self.adapting_stores.get(arm.name),
+            originals=self.out / FINETUNED if self.study.stage == COMPRESSION else None,
+            stage=self.study.stage,
             device=self.device,
             keep_models=self.keep_models,
             **common,
@@ -207,17 +253,38 @@ class StudyExecution:
         yield from (outcomes[number] for number in range(len(runs)))
 
     def measure_latency(self, outcomes: Sequence[Outcome]) -> None:
-        """Measure size and latency of one model of each arm, taking turns between arms, and write them to a file."""
+        """Measure size and speed of one model of each arm, taking turns between arms, and write them to a file."""
         models, budget = {}, self.study.budgets[-1]
-        for arm in self.arms:
-            folder = self.runs_of(arm, budget) / "seed-0" / PRETRAINED
-            where = folder if arm.pretrain is not None else Path(arm.model)
-            failed = any(o.arm == arm.name and o.seed == 0 and o.budget == budget and o.error for o in outcomes)
-            if not failed and where.exists():
-                models[arm.name] = (load_model(str(where)), None, where)
+        failed = {outcome.arm for outcome in outcomes if outcome.error and outcome.seed == 0}
+        for run in self.main_runs({}):
+            if run.seed == 0 and run.budget == budget and run.arm.name not in failed and (where := final_model(run)):
+                models[run.arm.name] = TrainedModel.load(where)
         log_info("measuring latency")
-        costs = measure_costs(models) if models else {}
-        write_json(self.out / LATENCY, {name: cost.describe() for name, cost in costs.items()})
+        measured = measure_costs({name: (one.model, one.task, one.folder) for name, one in models.items()})
+        costs = {name: cost.describe() for name, cost in measured.items()}
+        lengths = [
+            n for one in self.study.evaluations if one.kind == "latency" for n in one.settings.get("lengths", ())
+        ]
+        for length in lengths:
+            for name, speed in measure_speed({name: one.model for name, one in models.items()}, length).items():
+                costs[name][f"tokens_per_second_{length}"] = speed
+        write_json(self.out / LATENCY, costs)
+
+
+def final_model(run: StudyRun) -> Path | None:
+    """Return the folder of the model that a run ends with before or after its first task, or None if it has none.
+
+    It is the compressed model, the pretrained one, or the given one.
+    """
+    task = next((one for one in run.evaluations if one.kind == "task"), None)
+    if run.stage == COMPRESSION and task is not None:
+        steps = [f"{task.name}-{number}-{step.verb}" for number, step in enumerate(run.arm.compress, 1)]
+        folder = run.folder / steps[-1] if steps else original_folder(run, task)
+        return folder if folder is not None and folder.is_dir() else None
+    trained = [run.folder / name for name in (ADAPTED, PRETRAINED) if (run.folder / name).is_dir()]
+    if trained:
+        return trained[0]
+    return None if is_preset(run.arm.model) else find_folder(run.arm.model)
 
 
 def do_each(runs: dict[int, StudyRun], pool: Executor | None, what: str, total: int) -> Iterator[tuple[int, Outcome]]:

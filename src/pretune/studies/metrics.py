@@ -14,6 +14,8 @@ LOWER_IS_BETTER = (
     "rmse",
     "mae",
     "ter",
+    "tokens_per_word",
+    "unknown",
 )
 
 

@@ -26,7 +26,7 @@ from pretune.objectives.joint import JointObjective
 from pretune.packed import Batch, Targets, pack
 from pretune.runtime.devices import choose_device, peak_flops
 from pretune.runtime.errors import PretuneError
-from pretune.studies.arm_jobs import finetuning_job, pretraining_job
+from pretune.studies.arm_jobs import finetuning_job, pretraining_job, scaled, training_stages
 from pretune.studies.study_file import Arm, Study, format_amount, run_budget
 from pretune.text.packing.sequences import Packing
 from pretune.training.flops import Flops
@@ -59,20 +59,16 @@ class ArmPlan:
     arm: Arm
     unit: str
     budget: float  # of the study
-    step: StepCost
+    step: StepCost  # of the last stage
     steps: int  # of the run; 0: a control
     spent: float  # of the unit, by the run
     searched: float  # of the unit, by the search
+    seconds: float  # of training in the run, estimated
 
     @property
     def total(self) -> float:
         """The planned cost of the arm in the unit of the budget, including its search for a learning rate."""
         return self.spent + self.searched
-
-    @property
-    def flops(self) -> float:
-        """The estimated FLOPs of one run of the arm, without its search for a learning rate."""
-        return self.steps * self.step.flops
 
     def row(self) -> dict[str, Any]:
         """Return the planned cost of the arm as a row of the table that a dry run shows."""
@@ -83,7 +79,7 @@ class ArmPlan:
             "budget": format_amount(self.unit, self.budget),
         }
         row |= {"steps": self.steps, name: float(f"{self.spent:.4g}"), "search": float(f"{self.searched:.4g}")}
-        return row | {"minutes": round(self.steps * self.step.seconds / 60, 2)}
+        return row | {"minutes": round(self.seconds / 60, 2)}
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class StudyPlan:
 
         The estimate is rough unless the speed of the device was measured.
         """
-        each = [(plan.steps * plan.step.seconds, plan) for plan in self.arms]
+        each = [(plan.seconds, plan) for plan in self.arms]
         return sum(one * (self.study.seeds + (plan.arm.search.cost if plan.arm.search else 0)) for one, plan in each)
 
     def facts(self) -> dict[str, Any]:
@@ -153,21 +149,28 @@ def plan_study(study: Study, device: str | None = None) -> StudyPlan:
     speed = UTILIZATION * (peak_flops(choose_device(device)) or GUESSED_PEAK_FLOPS)
     plans = []
     for arm in study.arms:
-        with naming(arm):
-            step = step_cost(study, arm, speed)
         for budget in study.budgets:
-            limits = {study.unit: budget}
-            if arm.pretrain is not None:
-                limits = pretraining_job(arm, run_budget(study.unit, budget), 0, NOWHERE).budget.limits
-            steps, spent = spend(limits, step, study.unit)
-            searched = 0.0
-            if arm.search is not None:
-                trial = {unit: arm.search.share * limit for unit, limit in limits.items()}
-                searched = len(arm.search.rates) * spend(trial, step, study.unit)[1]
-            if arm.control:
-                steps, spent = 0, 0.0
-            plans.append(ArmPlan(arm, study.unit, budget, step, steps, spent, searched))
+            with naming(arm):
+                plans.append(plan_arm(study, arm, budget, speed))
     return StudyPlan(study, tuple(plans))
+
+
+def plan_arm(study: Study, arm: Arm, budget: float, speed: float) -> ArmPlan:
+    """Return the planned cost of an arm at a budget; `speed` is the speed of the device in FLOPs per second."""
+    limit, steps, spent, searched, seconds = run_budget(study.unit, budget), 0, 0.0, 0.0, 0.0
+    for stage, share in training_stages(arm):
+        step = step_cost(study, stage, speed)
+        limits = scaled(limit, share).limits
+        if stage.pretrain is not None:
+            limits = pretraining_job(stage, scaled(limit, share), 0, NOWHERE).budget.limits
+        own, cost = spend(limits, step, study.unit)
+        steps, spent, seconds = steps + own, spent + cost, seconds + own * step.seconds
+        if arm.search is not None:
+            trial = {unit: arm.search.share * amount for unit, amount in limits.items()}
+            searched += len(arm.search.rates) * spend(trial, step, study.unit)[1]
+    if arm.control:
+        steps, spent, seconds = 0, 0.0, 0.0
+    return ArmPlan(arm, study.unit, budget, step, steps, spent, searched, seconds)
 
 
 @contextmanager

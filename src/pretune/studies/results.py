@@ -78,6 +78,14 @@ class StudyResults:
         unit = unit_name(self.factor(metric))
         return Comparison(first, second, metric, sides[0], sides[1], lower_is_better(metric), unit, count)
 
+    def compare_metrics(self, arm: str, first: str, second: str, count: int = 1) -> Comparison:
+        """Return the comparison of two metrics of one arm, whose names take the places of the arms."""
+        factor = max(self.factor(first), self.factor(second))
+        sides = [tuple(factor * value for value in self.raw(arm, metric)) for metric in (first, second)]
+        names = [f"{arm} on {metric}" for metric in (first, second)]
+        unit = unit_name(factor)
+        return Comparison(names[0], names[1], first, sides[0], sides[1], lower_is_better(first), unit, count)
+
     def ranking(self, metric: str, budget: float | None = None) -> list[str]:
         """Return the names of the arms that have scores on a metric, sorted by their mean score, the best first."""
         means = {name: mean(scores) for name in self.names if (scores := self.scores(name, metric, budget))}
@@ -116,7 +124,11 @@ class StudyResults:
         found = []
         for one in self.study.expectations:
             metric = self.metric_of(one.metric)
-            found.append(JudgedExpectation(one, self.compare(one.first, one.second, metric, count=count)))
+            if one.other_metric is None:
+                compared = self.compare(one.first, one.second, metric, count=count)
+            else:
+                compared = self.compare_metrics(one.first, metric, self.metric_of(one.other_metric), count)
+            found.append(JudgedExpectation(one, compared))
         return found
 
     @property

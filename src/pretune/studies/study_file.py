@@ -27,13 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pretune.evaluation.suites.declaration import find_suite
 from pretune.objectives import parse_objective
 from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.plugins import yaml_files
 from pretune.runtime.recipe import Values, merge_recipes, read_recipe
 from pretune.runtime.value_ranges import COUNT, NOT_NEGATIVE, POSITIVE, Interval, check_number
 from pretune.studies.study_settings import (
+    COMPRESSION_KEYS,
     EVALUATION_KEYS,
+    AdaptingKeys,
     ArmKeys,
     BetterKeys,
     EqualKeys,
@@ -42,14 +45,17 @@ from pretune.studies.study_settings import (
     SearchKeys,
     StudyKeys,
     TaskKeys,
+    WithinKeys,
     check_settings,
 )
 from pretune.training.jobs.recipe_scaling import parse_budget
 from pretune.training.recipe_sections import Budget
 
 UNITS = ("flops", "tokens", "seconds")
+PRETRAINING, COMPRESSION, FINETUNING = "pretraining", "compression", "fine-tuning"
 MOST_ARMS = 100
 SHARE_OF_TRIAL = Interval(0, 1, above=True)
+SHARE_OF_ADAPTING = Interval(0, 1, above=True, below=True)
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,30 @@ class LearningRateSearch:
 
 
 @dataclass(frozen=True)
+class CompressionStep:
+    """A step of compression after fine-tuning: the verb (distill, prune, or quantize) and its options."""
+
+    verb: str
+    settings: Values
+
+    def trains(self, control: bool) -> bool:
+        """Return whether the step trains the model; pruning in a control only removes parts of it."""
+        return self.verb == "distill" or self.settings.get("method") == "qat" or (self.verb == "prune" and not control)
+
+
+@dataclass(frozen=True)
 class Arm:
-    """An arm of a study, one of the compared recipes: its name, and its settings of pretraining and fine-tuning."""
+    """An arm of a study, one of the compared recipes: its name, and the settings of its stages of training.
+
+    The stages are pretraining, adapting to other text, fine-tuning on the task of an evaluation, and compression.
+    """
 
     name: str
     model: str
     pretrain: Values | None = None
+    adapt: Values | None = None
     finetune: Values | None = None
+    compress: tuple[CompressionStep, ...] = ()
     control: bool = False
     search: LearningRateSearch | None = None
 
@@ -89,7 +112,9 @@ class Arm:
         """Return the settings that determine the results of the arm."""
         search = None if self.search is None else {"lr": list(self.search.rates), "share": self.search.share}
         settings = {"model": self.model, "pretrain": self.pretrain, "finetune": self.finetune, "search": search}
-        return {**settings, "control": self.control}
+        further: Values = {} if self.adapt is None else {"adapt": self.adapt}
+        further |= {"compress": [[step.verb, step.settings] for step in self.compress]} if self.compress else {}
+        return {**settings, **further, "control": self.control}
 
 
 @dataclass(frozen=True)
@@ -105,7 +130,8 @@ class Evaluation:
 class Expectation:
     """An expected result: the arm (compared recipe) `first` is better than `second` by `amount`.
 
-    With `equal`, the expectation is that they differ by at most `amount`.
+    With `equal`, the expectation is that they differ by at most `amount`. With `other_metric`, both are the same arm,
+    which is better on `metric` than on `other_metric`.
     """
 
     first: str
@@ -113,8 +139,12 @@ class Expectation:
     metric: str  # EVALUATION, or EVALUATION.METRIC
     amount: float
     equal: bool = False
+    other_metric: str | None = None
 
     def __str__(self) -> str:
+        if self.other_metric is not None:
+            least = f" by at least {self.amount:g}" if self.amount else ""
+            return f"{self.first} is better on {self.metric} than on {self.other_metric}{least}"
         if self.equal:
             return f"{self.first} and {self.second} are equal on {self.metric}, within {self.amount:g}"
         least = f" by at least {self.amount:g}" if self.amount else ""
@@ -137,11 +167,17 @@ class Study:
     source: str | None = None
     published: Values | None = None
     departures: str | None = None
+    about: str | None = None
 
     @property
-    def pretrains(self) -> bool:
-        """Whether the budget of the study is for pretraining; otherwise, it is for fine-tuning."""
-        return any(arm.pretrain is not None for arm in self.arms)
+    def stage(self) -> str:
+        """The stage of training that the budget is for: pretraining, compression, or fine-tuning.
+
+        It is the first of these stages that an arm has; the later ones are the same for all arms.
+        """
+        if any(arm.pretrain is not None for arm in self.arms):
+            return PRETRAINING
+        return COMPRESSION if any(arm.compress for arm in self.arms) else FINETUNING
 
     @property
     def metric(self) -> str:
@@ -197,7 +233,7 @@ def parse_study(content: Values, where: str) -> Study:
         parse_expectation(one, arms, names, f"{where}: expect {number}")
         for number, one in enumerate(keys.get("expect", ()), 1)
     )
-    further = {name: keys.get(name) for name in ("claim", "source", "published", "departures")}
+    further = {name: keys.get(name) for name in ("claim", "source", "published", "departures", "about")}
     study = Study(
         keys["question"], arms, unit, budgets, keys.get("seeds", 3), evaluations, expectations, reference, **further
     )
@@ -237,7 +273,9 @@ def parse_evaluation(name: str, content: Mapping[str, Any], where: str) -> Evalu
     if not isinstance(content, Mapping) or "kind" not in content:
         raise PretuneError(f"{place}: the key 'kind' is missing; give one of {', '.join(EVALUATION_KEYS)}")
     check_name(content["kind"], EVALUATION_KEYS, f"{place}: kind")
-    check_settings(EVALUATION_KEYS[content["kind"]], content, place)
+    keys = check_settings(EVALUATION_KEYS[content["kind"]], content, place)
+    if content["kind"] == "suite":
+        find_suite(keys["suite"]).select_tasks(list(keys.get("tasks", ())))  # an error for an unknown name
     return Evaluation(name, content["kind"], dict(content))
 
 
@@ -306,19 +344,52 @@ def shown(value: Any) -> str:
 def parse_arm(name: str, content: Values, search: Any, evaluations: Sequence[str], where: str) -> Arm:
     """Return an arm (compared recipe) with the given settings; raise an error if its keys are wrong."""
     keys = check_settings(ArmKeys, content, where)
-    for part, kind in (("pretrain", PretrainingKeys), ("finetune", FinetuningKeys)):
+    for part, kind in (("pretrain", PretrainingKeys), ("adapt", AdaptingKeys), ("finetune", FinetuningKeys)):
         if part in keys:
             check_settings(kind, keys[part], f"{where}.{part}")
     if objective := (keys.get("pretrain") or {}).get("objective"):
         parse_objective(str(objective))
+    if (adapt := keys.get("adapt")) is not None:
+        check_number(f"{where}.adapt.share", adapt.get("share", 0.5), SHARE_OF_ADAPTING)
+        if not keys.get("pretrain"):
+            raise PretuneError(
+                f"{where}: adapt follows pretraining, but the arm has none; to continue the pretraining of a model with weights, "
+                "use the section pretrain"
+            )
     own = {**(search or {}), **(keys.get("search") or {})}
-    control = keys.get("control", False)
-    if control and not keys.get("pretrain"):
+    control, steps = keys.get("control", False), parse_steps(keys.get("compress") or (), where)
+    if control and not keys.get("pretrain") and (training := [step.verb for step in steps if step.trains(True)]):
         raise PretuneError(
-            f"{where}: control: true skips the pretraining, but the arm has none; add the section pretrain, which sets the tokenizer"
+            f"{where}: control: true skips the training, but {training[0]} trains; remove control, or this step"
         )
     found = parse_search(own, evaluations, f"{where}: search") if own and not control else None
-    return Arm(name, keys["model"], keys.get("pretrain"), keys.get("finetune"), control, found)
+    return Arm(
+        name, keys["model"], keys.get("pretrain"), keys.get("adapt"), keys.get("finetune"), steps, control, found
+    )
+
+
+def parse_steps(content: Sequence[Mapping[str, Any]], where: str) -> tuple[CompressionStep, ...]:
+    """Return the steps of compression of an arm from its part of a study file, after a check of their keys.
+
+    >>> parse_steps([{"quantize": {"method": "static"}}], "study.yaml: arms.int8")
+    (CompressionStep(verb='quantize', settings={'method': 'static'}),)
+    """
+    steps = []
+    for number, step in enumerate(content, 1):
+        place = f"{where}.compress {number}"
+        if len(step) != 1:
+            raise PretuneError(
+                f"{place}: a step has one key, its verb: {', '.join(COMPRESSION_KEYS)}; divide it into steps"
+            )
+        ((verb, settings),) = step.items()
+        check_name(verb, COMPRESSION_KEYS, place)
+        if settings is not None and not isinstance(settings, Mapping):
+            raise PretuneError(
+                f"{place}.{verb}: options are a mapping of keys to values; see docs/reference/studies.md"
+            )
+        check_settings(COMPRESSION_KEYS[verb], settings or {}, f"{place}.{verb}")
+        steps.append(CompressionStep(verb, dict(settings or {})))
+    return tuple(steps)
 
 
 def parse_search(content: Values, evaluations: Sequence[str], where: str) -> LearningRateSearch:
@@ -338,13 +409,21 @@ def parse_search(content: Values, evaluations: Sequence[str], where: str) -> Lea
 
 def parse_expectation(content: Any, arms: Sequence[Arm], evaluations: Sequence[str], where: str) -> Expectation:
     """Return an expectation from its part of a study file, after a check of its keys and of the arms it names."""
+    names = [arm.name for arm in arms]
+    if isinstance(content, Mapping) and "arm" in content:
+        keys = check_settings(WithinKeys, content, where)
+        check_name(keys["arm"], names, where)
+        for key in ("better", "than"):
+            check_name(keys[key].split(".")[0], evaluations, f"{where}: {key}")
+        check_number(f"{where}: by", keys.get("by", 0.0), NOT_NEGATIVE)
+        return Expectation(keys["arm"], keys["arm"], keys["better"], keys.get("by", 0.0), other_metric=keys["than"])
     equal = isinstance(content, Mapping) and "equal" in content
     keys = check_settings(EqualKeys if equal else BetterKeys, content, where)
     sides = list(keys["equal"]) if equal else [keys["better"], keys["than"]]
     if len(sides) != 2 or sides[0] == sides[1]:
         raise PretuneError(f"{where}: an expectation compares two different arms; name two arms")
     for name in sides:
-        check_name(name, [arm.name for arm in arms], where)
+        check_name(name, names, where)
     metric = keys.get("metric", evaluations[0])
     check_name(metric.split(".")[0], evaluations, f"{where}: metric")
     amount = keys["within"] if equal else keys.get("by", 0.0)
@@ -364,23 +443,42 @@ def check_arms(study: Study, where: str) -> None:
         raise PretuneError(
             f"{where}: all arms are controls, which are not trained; remove control from at least one arm"
         )
-    if study.pretrains and (idle := [arm.name for arm in study.arms if arm.pretrain is None]):
+    if study.stage == PRETRAINING and (idle := [arm.name for arm in study.arms if arm.pretrain is None]):
         raise PretuneError(
             f"{where}: the arm {idle[0]!r} has no pretraining, so it does not use the budget; add the section pretrain to it, "
             "and control: true if the model is to stay untrained"
         )
-    if not study.pretrains and not [one for one in study.evaluations if one.kind == "task"]:
+    if study.stage == COMPRESSION:
+        for arm in study.arms:
+            if not arm.control and not any(step.trains(False) for step in arm.compress):
+                raise PretuneError(
+                    f"{where}: the arm {arm.name!r} is not trained after fine-tuning, so it does not use the budget; add control: true"
+                )
+    elif study.stage == FINETUNING and (idle := [arm.name for arm in study.arms if arm.control]):
+        raise PretuneError(
+            f"{where}: arms.{idle[0]}: control: true skips pretraining or compression, but the arms have neither; remove control"
+        )
+    if study.stage != PRETRAINING and not [one for one in study.evaluations if one.kind == "task"]:
         raise PretuneError(
             f"{where}: no arm is pretrained or fine-tuned; add the section pretrain to the arms, or an evaluation of the kind task"
         )
     for evaluation in study.evaluations:
         for arm in study.arms if evaluation.kind == "task" else ():
             keys = check_settings(TaskKeys, task_settings(evaluation, arm), f"{where}: arms.{arm.name}.finetune")
+            if arm.compress and "dev" not in keys:
+                raise PretuneError(
+                    f"{where}: evaluations.{evaluation.name}: compressed models are compared on the same examples; name their file under the key dev"
+                )
             for key in ("epochs", "budget"):
-                if key in keys and not study.pretrains:
+                if key in keys and study.stage == FINETUNING:
                     raise PretuneError(
                         f"{where}: arms.{arm.name}: the budget of the study applies to fine-tuning and replaces {key}; remove {key}"
                     )
+    for arm in study.arms:
+        if study.stage == COMPRESSION and [step for step in arm.compress if "epochs" in step.settings]:
+            raise PretuneError(
+                f"{where}: arms.{arm.name}: the budget of the study applies to compression and replaces epochs; remove epochs"
+            )
     for arm in study.arms:
         if arm.search is not None and (arm.pretrain or {}).get("budget"):
             raise PretuneError(

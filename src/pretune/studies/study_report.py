@@ -63,11 +63,11 @@ def lines_about(results: StudyResults) -> list[str]:
     """Return sentences about how the study was done: what was compared, with how many seeds, and under which budget."""
     study = results.study
     budgets = " and ".join(format_amount(study.unit, budget) for budget in study.budgets)
-    what = "pretraining" if study.pretrains else "fine-tuning"
+    what = study.stage
     controls = [arm.name for arm in study.arms if arm.control]
     searched = next((arm.search for arm in study.arms if arm.search is not None), None)
     seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
-    found = [f"{len(study.arms)} arms, each with {budgets} of {what} and {seeds}."]
+    found = [f"{len(study.arms)} arms (the recipes that are compared), each with {budgets} of {what} and {seeds}."]
     if controls:
         found.append(f"{', '.join(controls)}: a control without {what}, which spends nothing of the budget.")
     if searched is not None:
@@ -81,7 +81,19 @@ def lines_about(results: StudyResults) -> list[str]:
 def changes(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     """Return a table of the settings in which the arms (compared recipes) differ, with one row per arm."""
     flat = [
-        flatten({"model": arm.model, "pretrain": arm.pretrain or {}, "finetune": arm.finetune or {}}) for arm in arms
+        flatten(
+            {
+                "model": arm.model,
+                "pretrain": arm.pretrain or {},
+                "adapt": arm.adapt or {},
+                "finetune": arm.finetune or {},
+                **{
+                    f"compress {number}": {step.verb: step.settings or "defaults"}
+                    for number, step in enumerate(arm.compress, 1)
+                },
+            }
+        )
+        for arm in arms
     ]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     different = [key for key in keys if len({str(one.get(key)) for one in flat}) > 1]
@@ -124,6 +136,7 @@ def render_summary(results: StudyResults, where: Mapping[str, Any]) -> str:
     """Return the summary of a study in Markdown; `where` describes the machine and the versions."""
     study = results.study
     lines = [f"# {study.question}", "", results.headline(), ""]
+    lines += [study.about, ""] if study.about else []
     lines += [f"Claim: {study.claim}" + (f" ({study.source})" if study.source else ""), ""] if study.claim else []
     if study.published:
         lines += ["Published: " + "; ".join(f"{name} {value}" for name, value in study.published.items()), ""]
@@ -171,6 +184,8 @@ def render_report(results: StudyResults, where: Mapping[str, Any]) -> str:
     """Return the report of a study as a self-contained HTML page; `where` describes the machine and the versions."""
     study = results.study
     answer = [f'<p style="font-size:1.15rem">{escape(results.headline())}</p>']
+    answer += [paragraph(study.about)] if study.about else []
+    answer.append(paragraph(" ".join(lines_about(results)[:1])))
     if study.claim:
         answer.append(paragraph(f"Claim: {study.claim}" + (f" — {study.source}" if study.source else "")))
     if study.published:

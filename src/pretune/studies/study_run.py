@@ -1,7 +1,9 @@
 """One run of a study: pretrain an arm with a seed, evaluate it, and write the outcome; a failure is an outcome, too.
 
 DIR/pretrained        the run folder of the pretraining
+DIR/adapted           the run folder of the adaptation to other text
 DIR/EVALUATION        the run folder of an evaluation
+DIR/EVALUATION-N-VERB the run folder of its compression step N
 DIR/outcome.json      the metrics and the cost, or the error: marks the run as finished
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_type_hints
@@ -19,9 +22,10 @@ from pretune.objectives import parse_objective
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import json_checksum, read_mapping, validate_schema
-from pretune.studies.arm_jobs import PRETRAINED, pretraining_job
-from pretune.studies.evaluations import COSTS, evaluate_run
-from pretune.studies.study_file import Arm, Evaluation, run_budget
+from pretune.studies.arm_jobs import ADAPTED, PRETRAINED, pretraining_job, scaled, training_stages
+from pretune.studies.compression_steps import COSTS
+from pretune.studies.evaluations import evaluate_run, finetune_arm
+from pretune.studies.study_file import PRETRAINING, Arm, Evaluation, run_budget, task_settings
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.checkpoints import FOLDER as CHECKPOINTS
@@ -51,6 +55,9 @@ class StudyRun:
     lr: float | None = None  # in place of the arm's
     steps: int = 0  # as planned
     store: str | None = None  # the folder of the token store that all runs with the same tokenizer share
+    adapting_store: str | None = None  # that of the text to adapt to
+    originals: Path | None = None  # the folder of the fine-tuned models that are compressed, shared between arms
+    stage: str = PRETRAINING  # that the budget is for
     device: str | None = None
     keep_models: bool = False  # keep the weights of evaluations, too
 
@@ -134,18 +141,32 @@ def train_and_evaluate(run: StudyRun, start: Outcome) -> Outcome:
     if arm.pretrain is not None:
         pretrained = pretrain_arm(run)
         model = str(pretrained.folder)
-        cost = {name: float(pretrained.results[name]) for name in COSTS if name in pretrained.results}
+        stages = [Run(run.folder / name) for name in (PRETRAINED, ADAPTED) if (run.folder / name).is_dir()]
+        cost = {
+            name: sum(float(one.results[name]) for one in stages)
+            for name in COSTS
+            if all(name in one.results for one in stages)
+        }
         outcome = replace(
             outcome, cost=cost, curve=training_curve(pretrained), parameters=pretrained.results.get("parameters")
         )
     elif is_preset(model):
         tokenizer = run.store
-    budget = None if arm.pretrain is not None else run_budget(run.unit, run.budget)
-    lr = None if arm.pretrain is not None else run.lr
+    budget = None if run.stage == PRETRAINING else run_budget(run.unit, run.budget)
+    lr = None if run.stage == PRETRAINING else run.lr
     for evaluation in run.evaluations:
         folder = run.folder / evaluation.name
         found = evaluate_run(
-            arm, evaluation, model, run.seed, folder, budget=budget, lr=lr, device=run.device, tokenizer=tokenizer
+            arm,
+            evaluation,
+            model,
+            run.seed,
+            folder,
+            original=original_folder(run, evaluation),
+            budget=budget,
+            lr=lr,
+            device=run.device,
+            tokenizer=tokenizer,
         )
         metrics = {f"{evaluation.name}.{name}": float(value) for name, value in found.metrics.items()}
         outcome = replace(
@@ -155,25 +176,48 @@ def train_and_evaluate(run: StudyRun, start: Outcome) -> Outcome:
             examples=outcome.examples | ({} if found.examples is None else {evaluation.name: found.examples}),
         )
         if budget is not None and evaluation.kind == "task":
-            curve = outcome.curve or training_curve(Run(folder))
+            curve = outcome.curve or (training_curve(Run(folder)) if run.originals is None else [])
             outcome = replace(outcome, cost=outcome.cost or found.cost, curve=curve)
     return outcome
 
 
-def pretrain_arm(run: StudyRun) -> Run:
-    """Pretrain an arm (compared recipe), or resume or load its run, and return the run.
+def original_folder(run: StudyRun, evaluation: Evaluation) -> Path | None:
+    """Return the folder of the fine-tuned model that a run compresses, or None if the run does not share it."""
+    if run.originals is None or evaluation.kind != "task":
+        return None
+    digest = json_checksum([run.arm.model, task_settings(evaluation, run.arm)])[:12]
+    return run.originals / digest / f"seed-{run.seed}"
 
-    A control arm is not trained: its run has the randomly initialized model.
+
+def finetune_original(run: StudyRun, evaluation: Evaluation) -> None:
+    """Fine-tune the model that the run of an arm compresses; leave a failure to the run itself, which reports it."""
+    folder = original_folder(run, evaluation)
+    assert folder is not None
+    with suppress(PretuneError):
+        finetune_arm(run.arm, evaluation, run.arm.model, run.seed, folder, device=run.device)
+
+
+def pretrain_arm(run: StudyRun) -> Run:
+    """Pretrain an arm (compared recipe), and adapt it to other text if it is to be; return the last run.
+
+    Finished runs are loaded, and interrupted ones resumed. A control arm is not trained: its run has the randomly
+    initialized model.
     """
-    folder = run.folder / PRETRAINED
-    budget = run_budget(run.unit, run.budget)
-    job = pretraining_job(run.arm, budget, run.seed, folder, lr=run.lr, device=run.device, steps=run.steps)
-    store = None if run.store is None else Store(run.store)
-    if (done := finished_run(folder)) is not None:
-        return done
-    if run.arm.control:
-        return save_untrained(job, store)
-    return pretrain(job, store, resume=(folder / RECIPE).is_file())
+    arm, budget = run.arm, run_budget(run.unit, run.budget)
+    folders, paths = (PRETRAINED, ADAPTED), (run.store, run.adapting_store)
+    done: list[Run] = []
+    for (stage, share), name, path in zip(training_stages(arm), folders, paths, strict=False):
+        folder, store = run.folder / name, None if path is None else Store(path)
+        if (finished := finished_run(folder)) is not None:
+            done.append(finished)
+            continue
+        own = replace(stage, model=str(done[-1].folder)) if done else stage
+        steps = max(1, round(share * run.steps))
+        job = pretraining_job(own, scaled(budget, share), run.seed, folder, lr=run.lr, device=run.device, steps=steps)
+        if arm.control:
+            return save_untrained(job, store)
+        done.append(pretrain(job, store, resume=(folder / RECIPE).is_file()))
+    return done[-1]
 
 
 def save_untrained(job: PretrainingJob, store: Store | None) -> Run:
@@ -229,3 +273,4 @@ def surplus(run: StudyRun) -> Iterator[Path]:
     yield from run.folder.glob(f"*/{CHECKPOINTS}")
     for evaluation in () if run.keep_models else run.evaluations:
         yield from (run.folder / evaluation.name).glob(WEIGHTS)
+        yield from run.folder.glob(f"{evaluation.name}-*/intermediate/**/{WEIGHTS}")

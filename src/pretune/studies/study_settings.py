@@ -27,6 +27,7 @@ class StudyKeys:
     base: Mapping[str, Any] | None = None  # what all arms share
     arms: Mapping[str, Mapping[str, Any] | None] | None = None  # by name
     grid: Mapping[str, Sequence[Any]] | None = None  # dotted key of an arm → values
+    about: str | None = None  # what a reader of the report should know, such as what the arms are
     seeds: int = 3
     search: Mapping[str, Any] | None = None  # over the learning rate
     reference: str | None = None  # the arm that the others are compared with; None: all pairs
@@ -43,8 +44,10 @@ class ArmKeys:
 
     model: str
     pretrain: Mapping[str, Any] | None = None
+    adapt: Mapping[str, Any] | None = None  # after pretraining, on other text
     finetune: Mapping[str, Any] | None = None
-    control: bool = False  # skip the pretraining: a control that spends nothing of the budget
+    compress: Sequence[Mapping[str, Any]] | None = None  # steps after fine-tuning, each {VERB: options}
+    control: bool = False  # skip the training that the budget is for: a control that spends nothing of it
     search: Mapping[str, Any] | None = None  # other learning rates than those of the study, but as many
 
 
@@ -70,10 +73,70 @@ class PretrainingKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdaptingKeys:
+    """The allowed keys in the section `adapt` of a study file: those of `pretrain` that are different on the new text."""
+
+    data: Sequence[str] | str
+    share: float = 0.5  # of the budget of the arm; pretraining gets the rest
+    objective: str | None = None
+    language: str | None = None
+    split_by: SplitBy | None = None
+    text_field: str | None = None
+    optimizer: Optimizer | None = None
+    schedule: Schedule | None = None
+    batch: Batching | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionKeys:
+    """The training settings of a step in the section `compress`; its examples are those of the evaluation."""
+
+    epochs: float | None = None  # if the budget of the study is for pretraining
+    optimizer: Optimizer | None = None
+    schedule: Schedule | None = None
+    batch: Batching | None = None
+    monitor: Monitoring | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillKeys(CompressionKeys):
+    """The allowed keys of the step `distill`; they are options of `pretune distill`."""
+
+    student: str
+    unlabeled: str | None = None
+    temperature: float = 2.0
+    alpha: float = 0.5
+    loss: Literal["kl", "mse"] = "kl"
+    match_layers: str | None = None
+    num_augmentations: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneKeys(CompressionKeys):
+    """The allowed keys of the step `prune`; they are options of `pretune prune`."""
+
+    drop_layers: str | None = None
+    heads: float = 0.0
+    ffn_units: float = 0.0
+    sparsity: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeKeys(CompressionKeys):
+    """The allowed keys of the step `quantize`; they are options of `pretune quantize`."""
+
+    method: Literal["dynamic", "static", "qat", "weight-only", "bf16", "fp16"] = "dynamic"
+    backend: Literal["onnx", "torch"] | None = None
+    per_channel: bool = True
+    bits: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
 class FinetuningKeys:
     """The allowed keys in the section `finetune` of a study file; they are options of `pretune finetune`."""
 
     objective: str | None = None
+    layers: str | None = None  # below the head, as in TASK on mix/bilstm
     strategy: str | None = None
     epochs: float | None = None
     optimizer: Optimizer | None = None
@@ -100,6 +163,7 @@ class TaskKeys(FinetuningKeys):
     label: str | None = None
     columns: dict[str, str] | None = None
     metric: str | None = None
+    also: dict[str, str] | None = None  # further files, by name, that the model is scored on without training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +201,18 @@ class SuiteKeys:
     data: str
     tasks: Sequence[str] = ()
     epochs: float | None = None
+    shots: int | None = None  # examples in the prompt of a generative model, instead of fine-tuning
     allow_incomplete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyKeys:
+    """The allowed keys of an evaluation of the kind `vocabulary`, which counts the tokens of the words of texts."""
+
+    kind: Literal["vocabulary"]
+    data: Sequence[str] | str
+    text_field: str | None = None
+    limit: int = 2000  # documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +220,7 @@ class LatencyKeys:
     """The allowed keys of an evaluation of the kind `latency`, which measures size and latency after the last run."""
 
     kind: Literal["latency"]
+    lengths: Sequence[int] = ()  # of texts in tokens, to measure tokens per second by length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +254,24 @@ class EqualKeys:
     metric: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithinKeys:
+    """The allowed keys of an expectation in a study file that one arm is better on one metric than on another."""
+
+    arm: str
+    better: str  # evaluation, or EVALUATION.METRIC
+    than: str
+    by: float = 0.0
+
+
+COMPRESSION_KEYS: dict[str, type[Any]] = {"distill": DistillKeys, "prune": PruneKeys, "quantize": QuantizeKeys}
+
 EVALUATION_KEYS: dict[str, type[Any]] = {
     "task": TaskKeys,
     "perplexity": PerplexityKeys,
     "probe": ProbeKeys,
     "suite": SuiteKeys,
+    "vocabulary": VocabularyKeys,
     "latency": LatencyKeys,
 }
 

@@ -171,7 +171,7 @@ class Batching(TrainingSection):
     language_alpha: float | None = _key(None, "Power of their share of the text by which languages are sampled.")
     corpus_weights: tuple[float, ...] | None = _key(
         POSITIVE,
-        "Share of training of each store, file, or folder in --data, in their order, instead of in proportion to their size.",
+        "Share of training of each store, file, or folder of the data, in their order, instead of in proportion to their size.",
         option="corpus_weights",
     )
     bpe_dropout: float | None = _key(

@@ -16,7 +16,9 @@ from pretune.models.loading import load_model
 from pretune.nn.pooling import compare_neighbors
 from pretune.objectives import parse_objective
 from pretune.text.examples.labeled import LabeledRows
-from pretune.training.jobs.head_fitting import fit_head, pooled_vectors
+from pretune.text.examples.splits import assign_folds
+from pretune.training.jobs.head_fitting import fit_head, pooled_vectors, regression_targets
+from pretune.training.jobs.linear_models import cross_validate
 from tests.support.one_word_task import start
 
 CPU = torch.device("cpu")
@@ -50,19 +52,24 @@ def test_two_texts_are_encoded_separately() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "separate"])
-def test_a_fitted_head_gives_the_probabilities_of_the_regression(pooling: str) -> None:
+def test_a_fitted_head_gives_the_averaged_logits_of_regressions(pooling: str) -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     examples = rows([text[:4] for text in TEXTS] if pooling == "separate" else None)
     model, task = with_head(f"classify(pooling={pooling}) on last", examples)
-    strength = fit_head(model, task, examples, 64, CPU)  # type: ignore[arg-type]
+    fit_head(model, task, examples, 64, CPU)  # type: ignore[arg-type]
     vectors = pooled_vectors(model, task, examples, 64, CPU)  # type: ignore[arg-type]
-    peer = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000)).fit(vectors, examples.labels)
+    targets, kind, outputs, _ = regression_targets(task, examples)
+    shares = cross_validate(vectors, targets, kind, outputs, assign_folds(examples, 5)).shares
+    logits = np.zeros(len(TEXTS))
+    for strength, share in shares.items():
+        peer = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+        logits += share * peer.fit(vectors, examples.labels).decision_function(vectors)
     answers = Predictor(model, task, examples, 64)()  # type: ignore[arg-type]
     own = [answer["probabilities"]["yes"] for answer in answers]
-    np.testing.assert_allclose(own, peer.predict_proba(vectors)[:, 1], atol=2e-2)
+    np.testing.assert_allclose(own, 1 / (1 + np.exp(-logits)), atol=2e-2)
 
 
 @pytest.mark.not_fast

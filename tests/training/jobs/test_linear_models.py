@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pretune.training.jobs.linear_models import (
     Rotation,
     cross_validate,
+    fit_average,
     fit_linear,
     fit_standardized,
     losses,
@@ -38,13 +39,13 @@ def test_rotation_changes_no_prediction_of_a_regularized_model() -> None:
     x, y = planted(20, 60)
     standardized = (x - x.mean(0)) / x.std(0)
     plain = fit_linear(standardized, y, "classes", 2, 0.01).predict(standardized)
-    np.testing.assert_allclose(fit_standardized(x, y, "classes", 2, 0.01).predict(x), plain, atol=1e-3)
+    np.testing.assert_allclose(fit_standardized(x, y, "classes", 2, {0.01: 1.0}).predict(x), plain, atol=1e-3)
 
 
 def test_a_constant_feature_does_no_harm() -> None:
     x, y = planted(20, 3)
     x[:, 2] = 5.0
-    assert (fit_standardized(x, y, "classes", 2, 1.0).predict(x).argmax(1) == y).mean() > 0.9
+    assert (fit_standardized(x, y, "classes", 2, {1.0: 1.0}).predict(x).argmax(1) == y).mean() > 0.9
 
 
 def test_a_class_without_examples_gets_almost_no_probability() -> None:
@@ -64,7 +65,7 @@ def test_labels_that_all_or_no_rows_have() -> None:
 
 def test_numbers() -> None:
     x, _ = planted(30, 4)
-    model = fit_standardized(x, 2 * x[:, 1] + 1, "number", 1, 100.0)
+    model = fit_standardized(x, 2 * x[:, 1] + 1, "number", 1, {100.0: 1.0})
     np.testing.assert_allclose(model.predict(x), 2 * x[:, 1] + 1, atol=0.1)
 
 
@@ -85,11 +86,35 @@ def test_cross_validation_of_random_labels_stays_at_chance() -> None:
     assert 0.35 < np.mean(hits) < 0.65
 
 
-def test_cross_validation_regularizes_noise_more_than_signal() -> None:
-    x, y = planted(80, 40)
-    noise = np.random.default_rng(9).permutation(y)
-    folds = np.arange(80) % 5
-    assert cross_validate(x, noise, "classes", 2, folds).strength < cross_validate(x, y, "classes", 2, folds).strength
+def test_more_rows_say_more_about_the_strength() -> None:
+    largest = []
+    for rows in (20, 320):
+        x, y = planted(rows, 40)
+        shares = cross_validate(x, y, "classes", 2, np.arange(rows) % 5).shares
+        assert sum(shares.values()) == pytest.approx(1)
+        largest.append(max(shares.values()))
+    assert largest[0] < 0.6 and largest[1] > 0.9
+
+
+def test_few_rows_with_a_weak_signal_do_not_become_the_majority_class() -> None:
+    """The strongest regularization risks least if 13 of 25 rows have one class, but it would say only this class."""
+    random = np.random.default_rng(0)
+    shares = []
+    for _ in range(8):
+        y = random.permutation([0] * 13 + [1] * 12)
+        x = random.normal(size=(25, 300)) + 0.12 * (2 * y[:, None] - 1)
+        said = cross_validate(x, y, "classes", 2, np.arange(25) % 5).predicted.argmax(1)
+        shares.append((said == 0).mean())
+    assert 0.3 < np.mean(shares) < 0.7
+
+
+def test_an_average_is_the_model_of_averaged_outputs() -> None:
+    x, y = planted(30, 5)
+    average = fit_average(x, y, "classes", 2, {0.01: 0.25, 10.0: 0.75})
+    parts = [
+        share * fit_linear(x, y, "classes", 2, strength).outputs(x) for strength, share in ((0.01, 0.25), (10.0, 0.75))
+    ]
+    np.testing.assert_allclose(average.outputs(x), sum(parts), atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["classes", "labels", "number"])

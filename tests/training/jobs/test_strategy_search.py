@@ -247,6 +247,33 @@ def test_calibration() -> None:
     np.testing.assert_allclose(Calibration(0.0, 1.0).apply(np.array([[0.1, 0.9]]), shares, "classes"), [shares])
 
 
+@pytest.mark.parametrize(("first", "pulled"), [(13, False), (20, True)])
+def test_predictions_are_pulled_toward_a_majority_only_if_it_is_a_clear_one(first: int, pulled: bool) -> None:
+    """13 of 25 rows of one class are an accident, 20 are not; the predictions say nothing."""
+    random = np.random.default_rng(0)
+    targets = np.array([0] * first + [1] * (25 - first))
+    right = random.uniform(0.1, 0.9, 25)
+    comparison: Any = strategy_search.Comparison(None, None, np.arange(25) % 5, targets, "classes", 2, None)  # type: ignore[arg-type]
+    assert bool(strategy_search.calibrate(comparison, np.stack([right, 1 - right], 1)).pull) == pulled
+
+
+@pytest.mark.parametrize(("gap", "winner"), [(0.002, "network"), (0.5, "words")])
+def test_a_bag_of_words_wins_only_if_it_is_clearly_better(gap: float, winner: str) -> None:
+    noise = np.random.default_rng(0).uniform(0.3, 0.4, 30)
+    targets = np.zeros(30, dtype=int)
+    comparison: Any = strategy_search.Comparison(None, None, targets, targets, "classes", 2, None)  # type: ignore[arg-type]
+
+    def attempt(share: float, sure: Any) -> strategy_search.Attempt:
+        candidate = strategy_search.Candidate("frozen features", "classify", "features")
+        found = strategy_search.Attempt(candidate, np.stack([sure, 1 - sure], 1), 0.0, share=share)
+        found.loss = float(comparison.losses(found.predicted).mean())
+        return found
+
+    network, words = attempt(0.0, noise), attempt(1.0, np.roll(noise, 1) + gap)
+    assert words.loss < network.loss
+    assert strategy_search.choose_attempt(comparison, [words, network]) is {"network": network, "words": words}[winner]
+
+
 def test_predictions_that_say_nothing_become_the_most_frequent_class(tmp_path: Path) -> None:
     """A control: labels that nothing decides, most of them `no`. The winner must not be worse than always saying so."""
     rows = one_word_rows(60)

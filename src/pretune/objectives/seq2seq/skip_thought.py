@@ -48,7 +48,7 @@ class SkipThoughtHead(nn.Module):
         network: Any = backbone
         self.vocabulary = backbone.vocabulary_head()
         self.next_decoder = network.copy_decoder() if separate_decoders else None
-        width = getattr(backbone, "encoder", backbone).width
+        width = network.encoder.width
         self.neighbor = None if separate_decoders else nn.Parameter(torch.empty(2, width).normal_(std=0.02))
 
     def forward(self, vectors: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from pretune.runtime.arrays import Array, softmax
-from pretune.training.jobs.linear_models import STRENGTHS, losses
+from pretune.training.jobs.linear_models import losses
 
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularization
 ITERATIONS = 40  # per strength at most; a dozen is usual
 CLASS_ITERATIONS = (
     4000  # at most this many iterations times classes, as the cost of an iteration grows with the classes

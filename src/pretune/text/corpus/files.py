@@ -152,7 +152,7 @@ def open_stream(path: Path, meter: ByteMeter | None = None) -> Iterator[ByteStre
         if error.errno is None and compression is not None:  # how pyarrow reports bad data
             reason = str(error).splitlines()[0]
             raise PretuneError(f"{path}: the compressed file is damaged or truncated ({reason}); {advice}") from error
-        reason = error.strerror or error
+        reason = error.strerror or str(error)
         raise PretuneError(f"{path}: the file cannot be read ({reason}); check the path and the disk") from error
 
 

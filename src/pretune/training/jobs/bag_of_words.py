@@ -15,10 +15,14 @@ from pretune.objectives.tasks.bag_of_words import (
 )
 from pretune.runtime.arrays import Array
 from pretune.text.examples.labeled import LabeledRows
-from pretune.training.jobs.linear_models import CrossValidated, Kind, cross_validate, fit_linear
+from pretune.training.jobs.linear_models import CrossValidated, Kind, cross_validate, fit_average
 
 MOST_FEATURES = 50_000  # of each analyzer
-STRENGTHS = (0.3, 3.0, 30.0)  # inverse regularization
+STRENGTHS = (
+    3.0,
+    30.0,
+    300.0,
+)  # inverse regularization; TF-IDF vectors are short, so weak regularization suits few rows
 TEXT_ANALYZERS: tuple[tuple[Analyzer, ...], ...] = (("words",), ("words", "characters"))
 PAIR_ANALYZERS: tuple[tuple[Analyzer, ...], ...] = (("words", "pair_words"), ("pair_words",))
 
@@ -41,7 +45,7 @@ def bag_of_words(train: Sequence[str], labels: Sequence[str], texts: Sequence[st
 
 @dataclass(frozen=True)
 class ChosenBag:
-    """A choice of text analyzers and regularization for a bag of words, with its cross-validated predictions."""
+    """A choice of text analyzers for a bag of words, with its cross-validated predictions."""
 
     analyzers: tuple[Analyzer, ...]
     validated: CrossValidated
@@ -58,7 +62,7 @@ def fit_vectorizers(analyzers: Sequence[Analyzer], rows: LabeledRows) -> dict[An
 def choose_bag(
     rows: LabeledRows, targets: Array, kind: Kind, outputs: int, folds: Array, weights: Array | None = None
 ) -> ChosenBag:
-    """Choose the analyzers and the regularization of a bag of words by cross-validation.
+    """Choose the analyzers of a bag of words by cross-validation, and the weights of its strengths of regularization.
 
     The parameters after `rows` are those of `cross_validate`.
     """
@@ -73,12 +77,12 @@ def choose_bag(
 def fit_bag(
     chosen: ChosenBag, rows: LabeledRows, targets: Array, kind: Kind, outputs: int, weights: Array | None = None
 ) -> BagOfWords:
-    """Fit a bag of words to all labeled rows, with the analyzers and the regularization in `chosen`.
+    """Fit a bag of words to all labeled rows, with the analyzers and the strengths of regularization in `chosen`.
 
-    The parameters after `rows` are those of `fit_linear`.
+    The parameters after `rows` are those of `fit_average`.
     """
     vectorizers = fit_vectorizers(chosen.analyzers, rows)
     features = stack_features(vectorizers, rows.texts, rows.pairs)
-    model = fit_linear(features, targets, kind, outputs, chosen.validated.strength, weights)
+    model = fit_average(features, targets, kind, outputs, chosen.validated.shares, weights)
     vocabularies = {name: [str(term) for term in v.get_feature_names_out()] for name, v in vectorizers.items()}
     return BagOfWords(vocabularies, {name: v.idf_ for name, v in vectorizers.items()}, model.weight, model.bias, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,10 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.examples.splits import assign_folds
-from pretune.training.jobs.linear_models import Kind, cross_validate, fit_standardized
+from pretune.training.jobs.linear_models import STRENGTHS, Kind, cross_validate, fit_standardized
 
 FOLDS = 5
-FEWEST_ROWS = 10  # below which the regularization is not chosen by cross-validation
-DEFAULT_STRENGTH = 0.01
+FEWEST_ROWS = 10  # below which there is no cross-validation
 
 
 def head_parts(model: Model, task: Task) -> tuple[Any, ClassifyHead]:
@@ -76,19 +76,18 @@ def regression_targets(task: Any, rows: LabeledRows) -> tuple[Array, Kind, int, 
 
 
 @torch.no_grad()
-def fit_head(model: Model, task: Task, rows: LabeledRows, length: int, device: torch.device, seed: int = 0) -> float:
+def fit_head(model: Model, task: Task, rows: LabeledRows, length: int, device: torch.device, seed: int = 0) -> None:
     """Fit the output layer of a task's head to labeled rows by logistic or ridge regression.
 
-    Return the regularization strength, which cross-validation chooses.
+    It is an average over strengths of regularization, weighted by cross-validation.
     """
     output: Any = head_parts(model, task)[1].output
     vectors = pooled_vectors(model, task, rows, length, device)
     targets, kind, outputs, weights = regression_targets(task, rows)
-    strength = DEFAULT_STRENGTH
+    shares: Mapping[float, float] = dict.fromkeys(STRENGTHS, 1 / len(STRENGTHS))
     if len(rows) >= FEWEST_ROWS:
         folds = assign_folds(rows, FOLDS, seed)
-        strength = cross_validate(vectors, targets, kind, outputs, folds, weights=weights).strength
-    fitted = fit_standardized(vectors, targets, kind, outputs, strength, weights)
+        shares = cross_validate(vectors, targets, kind, outputs, folds, weights=weights).shares
+    fitted = fit_standardized(vectors, targets, kind, outputs, shares, weights)
     output.weight.copy_(torch.from_numpy(fitted.weight.T))
     output.bias.copy_(torch.from_numpy(fitted.bias))
-    return strength

@@ -1,4 +1,8 @@
-"""Linear models on fixed features: logistic and ridge regression with cross-validated regularization.
+"""Linear models on fixed features: logistic and ridge regression, averaged over strengths of regularization.
+
+With few rows, cross-validation says little about the best strength, and the strongest one often wins because it risks
+nothing: it predicts the most frequent class. So models of several strengths are averaged, and a strength counts the less, the
+less likely its cross-validated predictions make the targets.
 
 kind       targets                       outputs                    predictions
 classes    (rows,) class numbers         one logit per class        softmax
@@ -8,7 +12,7 @@ number     (rows,) numbers               one number                 itself
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +21,8 @@ import numpy as np
 from pretune.runtime.arrays import Array, softmax
 
 Kind = Literal["classes", "labels", "number"]
-STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularization of standardized features
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularization of standardized features
+TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 ITERATIONS = 300
 MISSING = -20.0  # the logit of a class without training examples
 
@@ -35,7 +40,11 @@ class LinearModel:
 
         They are probabilities, (rows, outputs), or numbers, (rows,).
         """
-        return predictions(np.asarray(features @ self.weight) + self.bias, self.kind)
+        return predictions(self.outputs(features), self.kind)
+
+    def outputs(self, features: Any) -> Array:
+        """Return logits or numbers, (rows, outputs), for dense or sparse features, (rows, width)."""
+        return np.asarray(features @ self.weight) + self.bias
 
 
 def predictions(outputs: Array, kind: Kind) -> Array:
@@ -145,9 +154,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """The result of cross-validating a linear model: the best regularization strength, with predictions and loss."""
+    """The result of cross-validating an average of linear models: shares of the strengths, predictions, and loss."""
 
-    strength: float
+    shares: Mapping[float, float]  # strength of regularization → weight in the average of the models' outputs
     predicted: Array  # (rows, outputs), or (rows,) numbers
     loss: float  # mean over rows
 
@@ -161,16 +170,14 @@ def cross_validate(
     strengths: Sequence[float] = STRENGTHS,
     weights: Array | None = None,
 ) -> CrossValidated:
-    """Choose the regularization strength of a linear model by cross-validation.
+    """Cross-validate linear models of several strengths of regularization, and return their weighted average.
 
     `folds`, (rows,), has the number of the fold in which each row is held out. Dense features are standardized, and
     sparse features are used as they are. The other parameters are those of `fit_linear`.
     """
     from threadpoolctl import threadpool_limits
 
-    rows = len(targets)
-    shape = (len(strengths), rows) if kind == "number" else (len(strengths), rows, outputs)
-    predicted = np.zeros(shape)
+    found = np.zeros((len(strengths), len(targets), outputs))
     with threadpool_limits(1):  # matrices this small are slower on several threads
         for fold in np.unique(folds):
             learned, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -179,18 +186,77 @@ def cross_validate(
             counts = None if weights is None else weights[learned]
             for number, strength in enumerate(strengths):
                 model = fit_linear(x, targets[learned], kind, outputs, strength, counts)
-                predicted[number, held_out] = model.predict(other)
-    means = [float(losses(one, targets, kind).mean()) for one in predicted]
-    best = int(np.argmin(means))
-    return CrossValidated(strengths[best], predicted[best], means[best])
+                outputs_there = model.outputs(other)
+                present = np.unique(targets[learned])
+                found[number, held_out] = (
+                    without_missing(outputs_there, present) if kind == "classes" else outputs_there
+                )
+    likelihoods = np.array([log_likelihood(each, targets, kind) for each in found])
+    shares = np.exp(likelihoods - likelihoods.max())
+    shares /= shares.sum()
+    predicted = predictions(np.tensordot(shares, found, 1), kind)
+    by_strength = dict(zip(strengths, shares.tolist(), strict=True))
+    return CrossValidated(by_strength, predicted, float(losses(predicted, targets, kind).mean()))
+
+
+def without_missing(logits: Array, present: Array) -> Array:
+    """Return logits, (rows, classes), in which a class without training examples is as likely as the least likely other one.
+
+    In cross-validation, a row of a class with a single example cannot be predicted; its loss would outweigh all others.
+
+    >>> without_missing(np.array([[2.0, 1.0, -20.0]]), np.array([0, 1])).tolist()
+    [[2.0, 1.0, 1.0]]
+    """
+    found = np.repeat(logits[:, present].min(1, keepdims=True), logits.shape[1], 1)
+    found[:, present] = logits[:, present]
+    return found
+
+
+def log_likelihood(outputs: Array, targets: Array, kind: Kind) -> float:
+    """Return the log-likelihood of the targets of all rows given outputs of a linear model, (rows, outputs).
+
+    Classes and labels have the temperature, and numbers the variance of the error, that fits best: the confidence of
+    a model is corrected later.
+    """
+    if kind == "number":
+        return float(-len(targets) / 2 * np.log(max(losses(outputs[:, 0], targets, kind).mean(), 1e-9)))
+    fits = (losses(predictions(outputs / each, kind), targets, kind).mean() for each in TEMPERATURES)
+    return float(-len(targets) * min(fits))
+
+
+def fit_average(
+    features: Any,
+    targets: Array,
+    kind: Kind,
+    outputs: int,
+    shares: Mapping[float, float],
+    weights: Array | None = None,
+) -> LinearModel:
+    """Fit linear models of several strengths of regularization, and return their average, which is one linear model.
+
+    `shares` has the weight of each strength; the other parameters are those of `fit_linear`.
+
+    >>> x = np.array([[0.0], [1.0], [0.1], [0.9]])
+    >>> fit_average(x, np.array([0, 1, 0, 1]), "classes", 2, {1.0: 0.5, 100.0: 0.5}).predict(x).argmax(1).tolist()
+    [0, 1, 0, 1]
+    """
+    models = {strength: fit_linear(features, targets, kind, outputs, strength, weights) for strength in shares}
+    weight = sum(share * models[strength].weight for strength, share in shares.items())
+    bias = sum(share * models[strength].bias for strength, share in shares.items())
+    return LinearModel(np.asarray(weight), np.asarray(bias), kind)
 
 
 def fit_standardized(
-    features: Array, targets: Array, kind: Kind, outputs: int, strength: float, weights: Array | None = None
+    features: Array,
+    targets: Array,
+    kind: Kind,
+    outputs: int,
+    shares: Mapping[float, float],
+    weights: Array | None = None,
 ) -> LinearModel:
-    """Fit a linear model to standardized features; return the equivalent model for the features as they are.
+    """Fit an average of linear models to standardized features; return the equivalent model for the features as they are.
 
-    The parameters are those of `fit_linear`; features must be dense.
+    The parameters are those of `fit_average`; features must be dense.
     """
     rotation = Rotation.make(features)
-    return rotation.undo(fit_linear(rotation(features), targets, kind, outputs, strength, weights))
+    return rotation.undo(fit_average(rotation(features), targets, kind, outputs, shares, weights))

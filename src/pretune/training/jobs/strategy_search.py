@@ -6,11 +6,11 @@
     full fine-tuning        all weights
     LoRA                    low-rank adapters
 
-Each is also averaged with the bag of words, where that helps. The first two need seconds. Of the others, `normal` effort tries only
+Each is also averaged with the bag of words, where that clearly helps. The first two need seconds. Of the others, `normal` effort tries only
 the best one for most tasks: contrastive tuning for single texts, full fine-tuning for pairs and numbers. With `thorough` effort
 all are trained on a part of the rows first, and the best of them on the other parts (successive halving; Jamieson and Talwalkar, 2016).
 All are compared by the loss of their predictions for the same parts of the rows, which they have not seen, after calibration by one
-temperature. The winner is fitted to all rows.
+temperature. With few rows, this loss is noisy, so a weaker strategy wins only if its loss is clearly lower. The winner is fitted to all rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,13 @@ from pretune.training.jobs.finetuning import (
 )
 from pretune.training.jobs.finetuning_defaults import default_pooling, finetuning_defaults
 from pretune.training.jobs.head_fitting import pooled_vectors, regression_targets
-from pretune.training.jobs.linear_models import CrossValidated, Kind, cross_validate, losses, predictions
+from pretune.training.jobs.linear_models import (
+    TEMPERATURES,
+    Kind,
+    cross_validate,
+    losses,
+    predictions,
+)
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.recipe_sections import Budget, Optimizer
 from pretune.training.run_folder import RECIPE, RESULTS, Run, copy_run_files, finish_run, remove_if_refused, start_run
@@ -77,9 +83,8 @@ SURVIVORS = 2  # trained strategies that are tried on all parts
 PERFECT = 0.985  # the score of a cheap strategy beyond which no other is tried
 MARGIN = 0.05  # by which the last layer alone must be better than several layers, which usually are
 TOP_LAYERS = 3  # that a classifier reads after contrastive tuning
-SHARES = (0.0, 0.25, 0.5, 0.75)  # of the bag of words, beside a network
-TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
-PULLS = (0.0, 0.25, 0.5, 0.75, 1.0)  # toward the shares of the classes
+SHARES = (0.25, 0.5, 0.75)  # of the bag of words, beside a network
+BAG_ERRORS = 2.0  # standard errors by which a bag of words must lower the loss of a network
 CURVE = (0.25, 0.5, 1.0)  # shares of the rows at which the learning curve is measured
 
 
@@ -270,18 +275,48 @@ def run_comparison(plan: FinetuningJob, material: TaskData, start: float) -> tup
 
 
 def choose_attempt(comparison: Comparison, attempts: Sequence[Attempt]) -> Attempt:
-    """Return the attempt with the lowest loss, or one that trained the encoder if its loss is not clearly higher.
+    """Return the attempt with the lowest loss, or a stronger one whose loss is not clearly higher.
 
-    "Clearly" is one standard error of the difference. In cross-validation, every attempt learns from a part of the rows;
-    the winner learns from all rows, and attempts that train the encoder gain more from the additional rows.
+    An attempt that trained the encoder is stronger than one on frozen features, and that one than a bag of words: in
+    cross-validation, every attempt learns from a part of the rows; the winner learns from all rows, and attempts that
+    train the encoder gain more from the additional rows. For few rows, noise would often choose a bag of words.
     """
-    best = min(attempts, key=lambda attempt: attempt.loss)
-    trained = [attempt for attempt in attempts if attempt.candidate.strategy != "features"]
-    if not trained:
-        return best
-    favored = min(trained, key=lambda attempt: attempt.loss)
-    difference = comparison.losses(favored.predicted) - comparison.losses(best.predicted)
-    return favored if difference.mean() <= difference.std() / len(difference) ** 0.5 else best
+    strongest = max(map(strength, attempts))
+    best = min((one for one in attempts if strength(one) == strongest), key=lambda one: one.loss)
+    for level in range(strongest - 1, -1, -1):
+        others = [one for one in attempts if strength(one) == level]
+        other = min(others, key=lambda one: one.loss, default=best)
+        errors = BAG_ERRORS if level == 0 else 1.0
+        if clearly_lower(comparison.losses(other.predicted), comparison.losses(best.predicted), errors):
+            best = other
+    return best
+
+
+def strength(attempt: Attempt) -> int:
+    """Return how much of a model an attempt uses: 0 for a bag of words, 1 for frozen features, 2 for a trained encoder."""
+    if attempt.share == 1:
+        return 0
+    return 1 if attempt.candidate.strategy == "features" else 2
+
+
+def clearly_lower(some: Array, others: Array, errors: float = 1.0) -> bool:
+    """Return whether losses of rows, (rows,), are lower than other losses of these rows by more than some standard errors.
+
+    >>> clearly_lower(np.array([0.1, 0.2, 0.1]), np.array([0.5, 0.7, 0.6])), clearly_lower(np.zeros(2), np.zeros(2))
+    (True, False)
+    """
+    difference = others - some
+    return bool(difference.mean() > errors * difference.std() / len(difference) ** 0.5)
+
+
+def has_clear_majority(targets: Array) -> bool:
+    """Return whether the most frequent class leads the second one by more than two standard errors.
+
+    >>> has_clear_majority(np.array([0] * 13 + [1] * 12)), has_clear_majority(np.array([0] * 19 + [1] * 6))
+    (False, True)
+    """
+    second, first = np.sort(np.bincount(targets, minlength=2))[-2:]
+    return bool(first - second > 2 * (first + second) ** 0.5)
 
 
 def try_candidates(comparison: Comparison, effort: str) -> Iterator[Attempt]:
@@ -327,15 +362,16 @@ def calibrated_loss(comparison: Comparison, predicted: Array, rows: Array) -> fl
 def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True) -> Attempt:
     """Calibrate an attempt's predictions, and set its loss and its scores.
 
-    With `blend`, the predictions are averaged with those of the bag of words if this lowers the loss.
+    With `blend`, the predictions are averaged with those of the bag of words if this clearly lowers the loss.
     """
     attempt.calibration = calibrate(comparison, attempt.predicted)
     attempt.predicted = attempt.calibration.apply(attempt.predicted, comparison.frequencies, comparison.kind)
     if blend and comparison.bag is not None:
         words = comparison.bag.validated.predicted
         options = {share: (1 - share) * attempt.predicted + share * words for share in SHARES}
-        attempt.share = min(SHARES, key=lambda share: comparison.losses(options[share]).mean())
-        attempt.predicted = options[attempt.share]
+        best = min(SHARES, key=lambda share: comparison.losses(options[share]).mean())
+        if clearly_lower(comparison.losses(options[best]), comparison.losses(attempt.predicted), BAG_ERRORS):
+            attempt.share, attempt.predicted = best, options[best]
     attempt.loss = float(comparison.losses(attempt.predicted).mean())
     parts = (np.flatnonzero(comparison.folds == fold) for fold in np.unique(comparison.folds))
     attempt.scores = [comparison.score(attempt.predicted, part) for part in parts]
@@ -343,12 +379,25 @@ def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True)
 
 
 def calibrate(comparison: Comparison, predicted: Array) -> Calibration:
-    """Return the calibration that minimizes the mean loss of predictions for all rows."""
+    """Return the temperature that minimizes the mean loss of predictions for all rows.
+
+    If one class is clearly the most frequent, predictions are also pulled toward the class frequencies, unless this is clearly worse.
+    Without a clear majority, they never are: for a model that hardly learns, always answering the most frequent class has the
+    lowest loss in cross-validation, even if this class is the most frequent one by accident.
+    """
     if comparison.kind == "number":
         return Calibration()
-    options = [Calibration(1 / t, pull) for t in TEMPERATURES for pull in PULLS]
     frequencies, kind = comparison.frequencies, comparison.kind
-    return min(options, key=lambda one: comparison.losses(one.apply(predicted, frequencies, kind)).mean())
+
+    def row_losses(calibration: Calibration) -> Array:
+        return comparison.losses(calibration.apply(predicted, frequencies, kind))
+
+    plain, pulled = (
+        min((Calibration(1 / t, pull) for t in TEMPERATURES), key=lambda one: row_losses(one).mean())
+        for pull in (0.0, 1.0)
+    )
+    possible = kind == "classes" and comparison.weights is None and has_clear_majority(comparison.targets)
+    return pulled if possible and not clearly_lower(row_losses(plain), row_losses(pulled)) else plain
 
 
 def with_features(objective: str, layers: str, pooling: str) -> str:
@@ -397,7 +446,8 @@ def try_features(comparison: Comparison) -> Attempt:
         model = load_model(plan.model, None, ignore_mismatched=plan.ignore_mismatched)
         use_language(model, plan.language, plan.model)
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
-    found: list[tuple[Candidate, CrossValidated]] = []
+    rows = np.arange(len(comparison.rows))
+    found: list[tuple[Candidate, Array, float]] = []
     comparison.depth = model.backbone.depth
     candidates = feature_candidates(comparison)
     with progress("frozen features", total=len(candidates)) as bar:
@@ -416,13 +466,13 @@ def try_features(comparison: Comparison) -> Attempt:
                 vectors, comparison.targets, comparison.kind, comparison.outputs, comparison.folds,
                 weights=comparison.weights,
             )  # fmt: skip
-            found.append((candidate, validated))
+            found.append((candidate, validated.predicted, calibrated_loss(comparison, validated.predicted, rows)))
             bar.update(number + 1)
-    candidate, validated = found[0]
-    for other, result in found[1:]:
-        if result.loss < (1 - MARGIN) * validated.loss:
-            candidate, validated = other, result
-    return Attempt(candidate, validated.predicted, time.monotonic() - start)
+    candidate, predicted, loss = found[0]
+    for other in found[1:]:
+        if other[2] < (1 - MARGIN) * loss:
+            candidate, predicted, loss = other
+    return Attempt(candidate, predicted, time.monotonic() - start)
 
 
 def candidate_data(

@@ -1,0 +1,205 @@
+"""Derive the files of data/studies that some studies of docs/studies read, from the corpora and task files in a folder.
+
+    python perf/study_data.py data                     # all of them
+    python perf/study_data.py data number misspelled   # some of them
+
+data/corpora/LANGUAGE/*.jsonl.xz, data/tasks-en, data/tasks-ml and data/parallel must exist; docs/studies/README.md says what they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import lzma
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from pretune import prepare, train_tokenizer
+from pretune.text.examples.conllu import read_conllu
+
+PAIRS = {"ru": "en-ru-mix", "de": "tatoeba-en-de", "fr": "tatoeba-en-fr"}
+NLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
+NEAR, MIDDLE = 2, 5  # largest distances in words between subject and verb
+LITTLE_WORDS, ENGLISH, RUSSIAN, KOREAN = 30_000, 2_000, 2_000, 2_000
+
+
+def read_texts(file: Path, limit: int | None = None) -> Iterator[str]:
+    """Yield the texts of a .jsonl.xz file of documents."""
+    with lzma.open(file, "rt", encoding="utf-8") as lines:
+        yield from (json.loads(line)["text"] for line in islice(lines, limit))
+
+
+def write_texts(file: Path, texts: Sequence[str]) -> None:
+    """Write documents to a .jsonl file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts), encoding="utf-8")
+
+
+def write_rows(file: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table with a header; a .tsv file is written without quotes, so tabs in cells become spaces."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as out:
+        if file.suffix == ".csv":
+            csv.writer(out).writerows([columns, *rows])
+        else:
+            out.writelines("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in [columns, *rows])
+    print(f"{file}: {len(rows):,} rows")
+
+
+def read_tsv(file: Path, columns: Sequence[str]) -> list[list[str]]:
+    """Return some columns of a .tsv file with a header and without quotes."""
+    with file.open(encoding="utf-8") as lines:
+        names = next(lines).rstrip("\n").split("\t")
+        rows = (dict(zip(names, line.rstrip("\n").split("\t"), strict=False)) for line in lines)
+        return [[row[name] for name in columns] for row in rows if all(row.get(name) for name in columns)]
+
+
+def little(data: Path, out: Path) -> None:
+    """Write the first documents of an encyclopedia, about 30,000 words."""
+    kept, words = [], 0
+    for text in read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz"):
+        kept.append(text)
+        words += len(text.split())
+        if words >= LITTLE_WORDS:
+            break
+    write_texts(out / "little.jsonl", kept)
+
+
+def languages(data: Path, out: Path) -> None:
+    """Write English, Russian and Korean documents to train and to test on."""
+    write_texts(out / "en.train.jsonl", list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", ENGLISH)))
+    write_texts(out / "en.dev.jsonl", list(read_texts(data / "corpora/en/news_wikinews.jsonl.xz", 1000)))
+    russian = list(read_texts(data / "corpora/ru/webdocs.jsonl.xz", RUSSIAN))
+    literature = [text[:4000] for text in read_texts(data / "corpora/ru/literature.jsonl.xz", 100)]
+    korean = list(read_texts(data / "corpora/ko/webdocs.jsonl.xz", KOREAN))
+    write_texts(out / "ru.train.jsonl", russian)
+    write_texts(out / "ru.dev.jsonl", literature)
+    write_texts(out / "ko.train.jsonl", korean[100:])
+    write_texts(out / "ko.dev.jsonl", korean[:100])
+
+
+def misspell(word: str, chance: random.Random) -> str:
+    """Return a word with two neighboring letters in its middle exchanged, or as it is if it is short."""
+    if len(word) < 4 or not word.isalpha():
+        return word
+    at = chance.randrange(1, len(word) - 2)
+    return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+
+
+def misspelled(data: Path, out: Path) -> None:
+    """Write news in which every fifth word has two letters exchanged."""
+    chance = random.Random(0)
+    texts = [
+        " ".join(misspell(word, chance) if chance.random() < 0.2 else word for word in text.split())
+        for text in read_texts(data / "corpora/en/news_wikinews.jsonl.xz", 1000)
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "misspelled.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+def number(data: Path, out: Path) -> None:
+    """Write the words before present-tense verbs, labeled with the number of the verb, by the distance of its subject.
+
+    Linzen et al., 2016, arXiv:1611.01368, predict the number of verbs in this way. Half of the distant subjects of the
+    training files are held out, too, because they are rare.
+    """
+    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in ("train", "near", "middle", "far")}
+    chance = random.Random(0)
+    for split in ("train", "dev", "test"):
+        for tree in read_conllu(data / f"tasks-ml/UD/UD_English-EWT/en_ewt-ud-{split}.conllu"):
+            for at, word in enumerate(tree.words):
+                label = {"VBZ": "singular", "VBP": "plural"}.get(tree.words[word.head].xpos)
+                if word.relation != "nsubj" or word.head <= at or label is None:
+                    continue
+                distance = word.head - at
+                name = "near" if distance <= NEAR else "middle" if distance <= MIDDLE else "far"
+                trained = split == "train" and (name == "near" or chance.random() < 0.5)
+                before = " ".join(one.form for one in tree.words[: word.head])
+                rows["train" if trained else name].append((before, label))
+    for name, found in rows.items():
+        write_rows(out / f"number/{name}.csv", ("text", "label"), found)
+
+
+def xnli(data: Path, out: Path) -> None:
+    """Write MNLI and LingNLI for training, and XNLI's dev sets in four languages, with the same columns."""
+    tasks = data / "tasks-en"
+    names = ("MNLI/train.tsv", "LingNLI/train_LitL.tsv", "LingNLI/train_LotS.tsv", "LingNLI/train_baseline.tsv")
+    rows = [row for name in names for row in read_tsv(tasks / name, NLI_COLUMNS)]
+    write_rows(out / "xnli/train.en.tsv", NLI_COLUMNS, rows)
+    for language in ("en", *PAIRS):
+        lines = (data / f"tasks-ml/XNLI/dev-{language}.tsv").read_text(encoding="utf-8").splitlines()
+        write_rows(out / f"xnli/dev.{language}.tsv", NLI_COLUMNS, [line.split("\t") for line in lines])
+
+
+def parallel(data: Path, out: Path) -> None:
+    """Write parallel texts, and stores of running text in four languages with one tokenizer.
+
+    The store of a language also has its side of the parallel texts, so that no arm sees other sentences.
+    """
+    texts: dict[str, list[str]] = {language: [] for language in ("en", *PAIRS)}
+    (out / "parallel").mkdir(parents=True, exist_ok=True)
+    for language, folder in PAIRS.items():
+        for side in ("en", language):
+            text = (data / "parallel" / folder / f"train.{side}").read_text(encoding="utf-8")
+            (out / f"parallel/en-{language}.{side}.txt").write_text(text, encoding="utf-8")
+            lines = text.splitlines()
+            texts[side] += ["\n".join(lines[at : at + 20]) for at in range(0, len(lines), 20)]
+    texts["en"] += islice(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz"), 3000)
+    texts["ru"] += islice(read_texts(data / "corpora/ru/webdocs.jsonl.xz"), 3000)
+    for language in ("de", "fr"):
+        texts[language] += [text[:100_000] for text in read_texts(data / f"corpora/{language}/eltec.jsonl.xz", 100)]
+    folder = out / "multilingual"
+    files = {language: folder / f"{language}.jsonl" for language in texts}
+    for language, own in texts.items():
+        write_texts(files[language], own)
+    train_tokenizer([str(file) for file in files.values()], kind="unigram", vocab_size=32000, out=folder / "tokenizer")
+    for language, file in files.items():
+        prepare([str(file)], tokenizer=str(folder / "tokenizer"), language=language, out=folder / language)
+
+
+def text_to_text(data: Path, out: Path) -> None:
+    """Write four tasks as pairs of texts, and a store of plain text whose tokenizer has seen both."""
+    tasks = data / "tasks-en"
+    rows = [
+        [f"sst2: {text}", "good" if label == "1" else "bad"]
+        for text, label in read_tsv(tasks / "SST-2/train.tsv", ("sentence", "label"))
+    ]
+    for name, file, columns in (
+        ("mnli", "MNLI/train.tsv", NLI_COLUMNS),
+        ("rte", "RTE/train.tsv", ("sentence1", "sentence2", "label")),
+        ("qnli", "QNLI/train.tsv", ("question", "sentence", "label")),
+    ):
+        rows += [[f"{name}: {first} / {second}", label] for first, second, label in read_tsv(tasks / file, columns)]
+    folder = out / "text-to-text"
+    write_rows(folder / "tasks.tsv", ("en", "answer"), rows)
+    plain = list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", 5000))
+    write_texts(folder / "en.jsonl", plain)
+    write_texts(folder / "for-tokenizer.jsonl", [*plain, *(" ".join(row) for row in rows[::10])])
+    train_tokenizer([str(folder / "for-tokenizer.jsonl")], kind="unigram", vocab_size=8000, out=folder / "tokenizer")
+    prepare([str(folder / "en.jsonl")], tokenizer=str(folder / "tokenizer"), out=folder / "en")
+
+
+PARTS: dict[str, Callable[[Path, Path], None]] = {
+    "little": little, "languages": languages, "misspelled": misspelled, "number": number, "xnli": xnli, "parallel": parallel,
+    "text-to-text": text_to_text,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Derive the files that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--out", type=Path, help="default: DATA/studies")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"there is no part {min(unknown)}; choose from {', '.join(PARTS)}")
+    for name in given.parts or PARTS:
+        PARTS[name](given.data, given.out or given.data / "studies")
+
+
+if __name__ == "__main__":
+    main()
