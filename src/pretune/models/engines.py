@@ -185,7 +185,9 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
 def load_graph(model: Model, cache: EngineCache) -> OnnxBackbone:
     """Return the graph of a model's backbone from its cache, where it is written if it is missing or damaged."""
     if language_table(model) is not None:
-        raise PretuneError("it has language embeddings, and a graph reads one language; use --engine torch")
+        raise PretuneError(
+            "the model has language embeddings, but an ONNX graph reads only one language; use --engine torch"
+        )
     if cache.graph.is_file():
         with suppress(PretuneError):
             return checked_graph(model, cache.graph)
@@ -208,7 +210,9 @@ def checked_graph(model: Model, path: Path) -> OnnxBackbone:
         expected, found = (run(packed).last for run in (model.root.ready(torch.device("cpu")).backbone, graph))
         difference = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
         if not difference < TOLERANCE:  # also true for NaN
-            raise PretuneError(f"its outputs differ by {difference:.2g} of the largest; use --engine torch")
+            raise PretuneError(
+                f"the outputs of the graph differ from the model's by {difference:.2g} of the largest value; use --engine torch"
+            )
     return graph
 
 

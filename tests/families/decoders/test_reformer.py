@@ -310,7 +310,7 @@ def test_documents_of_a_stateful_batch_do_not_attend_to_each_other() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"is_decoder": False}, "is_decoder false is not supported for reformer; use true"),
+        ({"is_decoder": False}, "is_decoder false is not supported for reformer; use a model with is_decoder true"),
         ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after 1 is not supported"),
         ({"attn_layers": ["local", "full"]}, "attn_layers must list local and lsh layers, but contains full"),
         ({"attn_layers": []}, "attn_layers must list local and lsh layers, but contains none"),

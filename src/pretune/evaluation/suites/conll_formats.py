@@ -125,12 +125,14 @@ def _mentions(columns: Sequence[Sequence[str]]) -> list[tuple[Mention, str]]:
                 if ends:
                     if not begun.get(entity):
                         raise PretuneError(
-                            f"the mention of entity {entity} in sentence {sentence + 1} has no opening bracket"
+                            f"the mention of entity {entity} in sentence {sentence + 1} has no opening bracket; correct the brackets"
                         )
                     found.append(((sentence, begun[entity].pop(), place), entity))
         for entity, places in begun.items():
             if places:
-                raise PretuneError(f"the mention of entity {entity} in sentence {sentence + 1} has no closing bracket")
+                raise PretuneError(
+                    f"the mention of entity {entity} in sentence {sentence + 1} has no closing bracket; correct the brackets"
+                )
     return sorted(found)
 
 
@@ -173,7 +175,7 @@ def _predicates(place: str, words: Sequence[str], columns: Sequence[Sequence[str
         where = f"{place}, predicate {number}"
         marked = [index for index, cell in enumerate(column) if PREDICATE.fullmatch(cell)]
         if len(marked) != 1:
-            yield where, PretuneError(f"the column has {len(marked)} predicates (V*); it must have one")
+            yield where, PretuneError(f"the column has {len(marked)} predicates (V*); mark exactly one")
             continue
         try:
             yield where, {"words": list(words), "predicate": marked[0], "tags": bracketed_roles(column)}
@@ -192,11 +194,11 @@ def bracketed_roles(column: Sequence[str]) -> list[str]:
         found = ROLE.fullmatch(cell)
         if found is None or (found[1] and role) or (found[2] and not (found[1] or role)):
             raise PretuneError(
-                f"the roles {' '.join(column)[:60]!r} are not in brackets that match, as in (A1* *) (V*)"
+                f"the brackets of the roles {' '.join(column)[:60]!r} do not match; write them as in (A1* *) (V*)"
             )
         begins, role = bool(found[1]), found[1] or role
         tags.append(f"{'B' if begins else 'I'}-{role}" if role else "O")
         role = "" if found[2] else role
     if role:
-        raise PretuneError(f"the role {role} has no closing bracket")
+        raise PretuneError(f"the role {role!r} has no closing bracket; add one, as in (A1* *)")
     return tags

@@ -331,7 +331,9 @@ class Generator(TextModel):
         for prompt in prompts:
             ids = [*START_IDS, *self.tokenize(prompt)] or list(EMPTY_PROMPT_IDS)
             if not 0 < len(ids) < MAX_LENGTH:
-                raise ValueError(f"A prompt must have 1 to {MAX_LENGTH - 1} tokens, not {len(ids)}: {prompt!r}.")
+                raise ValueError(
+                    f"The prompt {prompt!r} has {len(ids)} tokens; give a prompt of 1 to {MAX_LENGTH - 1} tokens."
+                )
             for _ in range(min(max_new_tokens, MAX_LENGTH - len(ids))):
                 logits = self.next_logits(ids)
                 if sampled:
