@@ -135,7 +135,8 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
 def transform_prefix(head: str, number: int) -> str:
     """Return the prefix of the parameter names of a module after the pooling.
 
-    `head` is the name of the head that computes embeddings, `number` its index among the modules after the pooling, from 0.
+    `head` is the name of the head that computes embeddings, and `number` the index of the module, counted from 0, among
+    those after the pooling.
     """
     return f"heads.{head}.transforms.{number}."
 
