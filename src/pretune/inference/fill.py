@@ -115,7 +115,7 @@ class MaskFiller:
         gaps = [i for i, token in enumerate(ids) if token == mask]
         if not gaps:
             raise PretuneError(
-                f"{text!r}: the text has no mask; put {MASK} for words to predict{if_option('mask-rate', ', or use --mask-rate')}"
+                f"{text!r}: the text has no mask; put {MASK} in place of each word to predict{if_option('mask-rate', ', or use --mask-rate')}"
             )
         if max_masks is not None and len(gaps) > max_masks:
             raise PretuneError(f"the text has {len(gaps)} masks; use at most {max_masks}")

@@ -278,7 +278,7 @@ class MaskFiller(TextModel):
         ids = [FRAME[0], *self.tokenize_with_masks(text), FRAME[1]]
         gaps = [place for place, token in enumerate(ids) if token == MASK_ID]
         if not gaps:
-            raise ValueError(f"{text!r}: the text has no mask; put [MASK] for words to predict.")
+            raise ValueError(f"{text!r}: the text has no mask; put [MASK] in place of each word to predict.")
         if len(ids) > MAX_LENGTH:
             raise ValueError(f"The text has {len(ids)} tokens, but the model reads at most {MAX_LENGTH}; shorten it.")
         found = []
