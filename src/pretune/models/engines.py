@@ -168,7 +168,7 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
     except PretuneError as error:
         if engine == "onnxruntime":
             raise PretuneError(
-                f"{opened}: ONNX Runtime cannot be the engine of this model: {error}{if_option('engine', '; or use --engine torch')}"
+                f"{opened}: ONNX Runtime cannot be the engine of this model: {error}{if_option('engine', '; to continue, use --engine torch')}"
             ) from error
         cache.remember("torch", {})
         return "torch"
