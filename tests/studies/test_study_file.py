@@ -106,7 +106,7 @@ def test_epochs_contradict_the_budget_of_a_study_of_fine_tuning() -> None:
     content["base"] = {"model": "pretune-small-en"}
     del content["evaluations"]["word"]["budget"]
     with pytest.raises(
-        PretuneError, match=r"arms.b: the budget of the study applies to fine-tuning and replaces epochs"
+        PretuneError, match=r"arms.b: the budget of the study applies to fine-tuning and replaces 'epochs'"
     ):
         parse_study(content, "x")
 

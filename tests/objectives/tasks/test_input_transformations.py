@@ -145,7 +145,10 @@ def test_finetuning_adds_the_tokens_once_and_learns_them(tmp_path: Path) -> None
 
 
 def test_choices_have_no_two_orders() -> None:
-    with pytest.raises(PretuneError, match="choose: pooling=extract_both is for pairs of texts; use pooling=extract"):
+    with pytest.raises(
+        PretuneError,
+        match="choose: pooling=extract_both applies only to pairs of texts, not to candidates; use pooling=extract",
+    ):
         parse_objective("choose(pooling=extract_both)")
 
 
