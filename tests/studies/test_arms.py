@@ -139,10 +139,13 @@ def test_a_generative_model_is_prompted_with_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compress": [{"prune": {}, "quantize": {}}]}, "a step has one key, its verb"),
+        (
+            {"compress": [{"prune": {}, "quantize": {}}]},
+            "a step must have exactly one of the keys distill, prune, quantize",
+        ),
         ({"compress": [{"squeeze": {}}]}, "compress 1: 'squeeze' is unknown"),
         ({"compress": [{"prune": {"head": 0.5}}]}, "unknown key 'head'; did you mean 'heads'"),
-        ({"compress": [{"distill": {"student": "layers=2"}}], "control": True}, "but distill trains"),
+        ({"compress": [{"distill": {"student": "layers=2"}}], "control": True}, "but the step 'distill' trains"),
         ({"compress": [{"quantize": {"method": "dynamic"}}]}, "is not trained after fine-tuning.* add 'control: true'"),
         ({"compress": [{"prune": {"heads": 0.5, "epochs": 1}}]}, "applies to compression and replaces 'epochs'"),
         ({"adapt": {"data": "x.txt"}}, "'adapt' follows pretraining, but the arm has none"),

@@ -204,7 +204,7 @@ def test_invalid_use_is_rejected() -> None:
             parse_objective(text)
     with pytest.raises(PretuneError, match="nsp and dlm each need their own arrangement"):
         parse_objective("nsp+dlm")
-    with pytest.raises(PretuneError, match="dlm learns from dialogues"):
+    with pytest.raises(PretuneError, match="'dlm' learns from dialogues"):
         DLM().arrange(data(), Packing(256, 64), EpochRandom(0))
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
     with pytest.raises(PretuneError, match="x: the objective 'dlm' exchanges turns between dialogues"):

@@ -118,7 +118,7 @@ def test_ranks_are_counted_among_different_texts() -> None:
     [
         ("anchor,positive,score\na,b,1\nc,d,?\n", r"a\.csv, line 3: expected a number, but found '\?' in 'score'"),
         ("text\na\n", r"a\.csv: the task 'contrast' needs pairs of texts"),
-        ("anchor,positive\na,b\nc,b\n", "contrast needs at least two different pairs of texts"),
+        ("anchor,positive\na,b\nc,b\n", "'contrast' needs at least two different pairs of texts"),
         ("anchor,positive,score\na,b,2\nc,d,2\n", "every row has the score 2"),
     ],
 )

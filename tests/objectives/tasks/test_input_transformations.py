@@ -155,7 +155,7 @@ def test_choices_have_no_two_orders() -> None:
 def test_single_texts_have_no_two_orders_and_encoder_decoders_no_extract_token(tmp_path: Path) -> None:
     task = Classify(labels=("n", "y"), pooling="extract_both")
     model = with_tokens(tmp_path, task)
-    with pytest.raises(PretuneError, match=r"classify\(pooling=extract_both\) needs pairs of texts"):
+    with pytest.raises(PretuneError, match=r"'classify\(pooling=extract_both\)' needs pairs of texts"):
         spelled(model, task, rows(pairs=False))
     data = Data(model.require_tokenizer(), FAMILIES["t5"].template, rows=rows())
     with pytest.raises(PretuneError, match="needs a decoder or an encoder, not an encoder-decoder"):

@@ -109,7 +109,7 @@ def test_rows_with_invalid_spans_can_be_dropped(tmp_path: Path) -> None:
         tmp_path / "a.jsonl", [good, *({**good, "word1": word} for word in ("dog", "fox", "owl", "elk")), good]
     )
     with pytest.raises(
-        PretuneError, match=r"4 of 6 rows .*: line 2: 'dog' .*, line 3: .*, line 4: .* …; correct them, or"
+        PretuneError, match=r"4 of 6 rows .*: line 2: the word 'dog' .*, line 3: .*, line 4: .* …; correct them, or"
     ):
         Match().read(file, {})
     rows = Match(drop_invalid=True).read(file, {})

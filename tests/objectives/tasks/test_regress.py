@@ -116,8 +116,8 @@ def test_labels_that_are_not_numbers_are_rejected_with_their_line(tmp_path: Path
     table = tmp_path / "a.tsv"
     for cell, message in (
         ("high", "expected a number, but found 'high' in 'score'"),
-        ("1e999", "'1e999' is not"),
-        ("1,5", "'1,5' is not"),
+        ("1e999", "expected a number, but found '1e999'"),
+        ("1,5", "expected a number, but found '1,5'"),
     ):
         table.write_text(f"sentence\tscore\na\t1.5\nb\t{cell}\n")
         with pytest.raises(PretuneError, match=rf"a\.tsv, line 3: {message}"):

@@ -125,7 +125,7 @@ def test_an_iterator_is_streamed_to_the_file() -> None:
         ([{"a": float("inf")}], "row 1, column 'a': infinite numbers are not supported"),
         ([{"a": {1, 2}}], "row 1, column 'a': values of type set are not supported"),
         ([{"a": b"bytes"}], "row 1, column 'a': values of type bytes are not supported"),
-        ([{"a": {1: 2}}], "an object with the key 1"),
+        ([{"a": {1: 2}}], "an object has the key 1, but keys must be texts"),
         ([{"a": 10**5000}], "row 1, column 'a': a value is too large"),
         ([{(1, 2): 3}], r"the column name \(1, 2\) is a tuple"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "several columns are named 'a'"),
