@@ -265,7 +265,7 @@ def test_invalid_options_are_rejected(tmp_path: Path) -> None:
         ({"student": "half=2", "train": data}, "unknown student; give layers=N"),
         ({"student": "layers=2"}, "needs data: give"),
         ({"student": "layers=2", "train": data, "temperature": 0.0}, "must be above 0"),
-        ({"student": "layers=2", "data": data, "train": data}, "give it without --train"),
+        ({"student": "layers=2", "data": data, "train": data}, "leave out --train"),
         ({"student": "shared=64", "train": data}, "choose an embedding size from 1 to"),
     ):
         with pytest.raises(PretuneError, match=words):

@@ -15,6 +15,7 @@ from tests.support.objective_data import write
 from tests.support.paths import DOCS
 from tests.support.task_rows import (
     choose_rows,
+    coref_rows,
     entity_rows,
     match_rows,
     multi_label_rows,
@@ -60,6 +61,7 @@ def make_files() -> None:
     table("sts.tsv", regress_rows(12))
     write(Path("copa.jsonl"), choose_rows(8))
     write(Path("wic.jsonl"), match_rows(12))
+    write(Path("mentions.jsonl"), coref_rows(12))
     table("found.tsv", [{"id": row.pop("qid"), **row} for row in rank_rows(6)])
     table("pairs.tsv", positive_pairs(12))
     Path("catalog.txt").write_text("cat dog fox owl\n", encoding="utf-8")

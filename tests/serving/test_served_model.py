@@ -19,7 +19,7 @@ class LateFolder:
 
     is_idle = True
 
-    def __init__(self, reference: str, name: str, threads: int) -> None:
+    def __init__(self, reference: str, name: str, threads: int, engine: str) -> None:
         self.folder = Path(reference)
         self.ended = asyncio.Event()
 

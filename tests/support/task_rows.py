@@ -27,6 +27,23 @@ def tag_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
     return made
 
 
+def coref_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Return documents of three or four sentences about two animals; equal animals are coreferent."""
+    rng = random.Random(seed)
+    made: list[dict[str, object]] = []
+    for _ in range(count):
+        pair, sentences = rng.sample(BEASTS, 2), list[list[str]]()
+        mentions: dict[str, list[list[int]]] = {}
+        for number in range(rng.randint(3, 4)):
+            beast = pair[number] if number < 2 else rng.choice(pair)
+            first = sum(map(len, sentences)) + 1
+            mentions.setdefault(beast, []).append([first, first + 1])
+            sentences.append(["saw", "the", beast, "."])
+        clusters = [cluster for cluster in mentions.values() if len(cluster) > 1]
+        made.append({"sentences": sentences, "clusters": clusters})
+    return made
+
+
 def answer_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
     """Return questions for a color; some passages have no answer."""
     rng = random.Random(seed)
@@ -152,6 +169,7 @@ def rerank_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
 ROWS: dict[str, Any] = {
     "classify": classify_rows,
     "tag": tag_rows,
+    "coref(max_span_width=3,dropout=0)": coref_rows,
     "answer(stride=4)": answer_rows,
     "classify(multi_label=true,class_weight=balanced)": multi_label_rows,
     "regress": regress_rows,

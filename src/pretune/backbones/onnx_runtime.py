@@ -24,7 +24,7 @@ MOBILE_GRAPH = "model.ort"  # the same in the format of ONNX Runtime's mobile bu
 INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
 # The largest number of tokens, with padding, that a graph gets at once, unless one sequence has more: about what fits into a core's
-# cache. With 8,192 tokens, a 6x384 encoder took 1.6 times as long per token (see docs/measurements/inference.md).
+# cache (see docs/measurements/inference.md).
 TOKENS_PER_RUN = 256
 
 

@@ -95,7 +95,7 @@ class DistillationJob(CompressionJob):
             )
         if self.data and (self.train or self.unlabeled):
             raise PretuneError(
-                "--data is for task-agnostic distillation; give it without --train and --unlabeled, and fine-tune afterwards"
+                "`pretune distill --data` is for task-agnostic distillation; leave out --train and --unlabeled, and fine-tune later"
             )
         for name, weight in self.loss_weights.items():
             if name not in LOSS_NAMES:

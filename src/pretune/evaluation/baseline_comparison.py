@@ -87,8 +87,8 @@ class BaselineComparison:
 
     @property
     def is_numeric(self) -> bool:
-        """Return whether the predictions are numbers or tag sequences instead of classes or texts."""
-        return any(key in self.answers[0] for key in ("value", "score", "similarity", "tags"))
+        """Return whether the predictions are numbers, tag sequences or clusters instead of classes or texts."""
+        return any(key in self.answers[0] for key in ("value", "score", "similarity", "tags", "clusters"))
 
     def warning(self) -> str:
         """Return a warning with advice if the model is not clearly better than the best trivial baseline, else "".

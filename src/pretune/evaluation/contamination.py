@@ -91,8 +91,8 @@ def _ask(rows: SuiteRows, role: str, size: int, hashes: NgramHasher) -> RoleNgra
 
 
 def _as_text(value: Any) -> str:
-    """Return the value of a benchmark field as one text; the items of a list, such as words or choices, are joined."""
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """Return the value of a benchmark field as one text; the items of a list, such as words, sentences or choices, are joined."""
+    return " ".join(map(_as_text, value)) if isinstance(value, list) else str(value)
 
 
 def split_texts(splits: Sequence[SuiteRows]) -> Iterator[str]:

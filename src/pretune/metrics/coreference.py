@@ -1,118 +1,90 @@
-"""Compute the metrics of coreference resolution, as the scorer of CoNLL-2012 does (Pradhan et al., 2014, P14-2006).
+"""Compute MUC, B³, CEAF-φ4 and their mean, the score of coreference of CoNLL-2012 (Pradhan et al., 2014).
 
-The units are documents, whose entities are sets of mentions. Entities of one mention do not count, as in OntoNotes.
+Sources: Vilain et al., 1995 (MUC); Bagga and Baldwin, 1998 (B³); Luo, 2005 (CEAF); Pradhan et al., 2014, *Scoring Coreference Partitions
+of Predicted Mentions: A Reference Implementation*. As in that implementation, sums are over all documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from pretune.metrics.additive import AdditiveMetrics
 from pretune.runtime.arrays import Array
 
-Entities = Sequence[Set[Hashable]]
-Part = tuple[float, float]  # numerator and denominator
+Clusters = Sequence[Sequence[Sequence[int]]]  # of a document: mentions with the indices of the first and the last word
+SCORES = ("muc", "b_cubed", "ceaf")
 
 
-def coreference_metrics(expected: Sequence[Entities], predicted: Sequence[Entities]) -> AdditiveMetrics:
-    """Return the F1 of MUC, B³ and CEAF (φ4), and their mean, the score of CoNLL-2012.
+def coreference_metrics(expected: Sequence[Clusters], predicted: Sequence[Clusters]) -> AdditiveMetrics:
+    """Return MUC, B³ and CEAF-φ4 of the predicted clusters of documents, and `conll_f1`, the mean of their F1.
 
-    `expected` and `predicted` have the entities of each document.
+    `mention_f1` is the F1 of the mentions without regard to clusters. Clusters of one mention count where they occur.
 
-    >>> coreference_metrics([[{1, 2, 3}, {4, 5}]], [[{1, 2}, {4, 5}]]).compute()["muc_f1"]
-    0.8
+    >>> gold, guess = [[[0, 0], [4, 4], [9, 9]]], [[[0, 0], [4, 4]]]
+    >>> metrics = coreference_metrics([gold], [guess]).compute()
+    >>> {name: round(metrics[name], 2) for name in ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_f1")}
+    {'conll_f1': 0.69, 'muc_f1': 0.67, 'b_cubed_f1': 0.62, 'ceaf_f1': 0.8}
     """
-    rows = []
-    for pair in zip(expected, predicted, strict=True):
-        gold, guess = ([entity for entity in entities if len(entity) > 1] for entities in pair)
-        row: list[float] = []
-        for one, other in ((gold, guess), (guess, gold)):  # recall, then precision
-            for part in (muc, b_cubed):
-                row += part(one, other)
-        rows.append([*row, ceaf(gold, guess), float(len(gold)), float(len(guess))])
+    values = []
+    for gold, guess in zip(map(_as_sets, expected), map(_as_sets, predicted), strict=True):
+        mentions = (
+            {mention for cluster in gold for mention in cluster},
+            {mention for cluster in guess for mention in cluster},
+        )
+        row: list[float] = [len(mentions[0] & mentions[1]), len(mentions[0]), len(mentions[1])]
+        aligned = _ceaf(gold, guess)
+        row += [*_muc(gold, guess), *_muc(guess, gold), *_b_cubed(gold, guess), *_b_cubed(guess, gold)]
+        row += [aligned, len(gold), aligned, len(guess)]
+        values.append(row)
 
     def from_sums(sums: Array) -> dict[str, float]:
-        muc_r, muc_rs, b_r, b_rs, muc_p, muc_ps, b_p, b_ps, similarity, golds, guesses = map(float, sums)
-        scores = {
-            "muc_f1": f1((muc_r, muc_rs), (muc_p, muc_ps)),
-            "b_cubed_f1": f1((b_r, b_rs), (b_p, b_ps)),
-            "ceaf_f1": f1((similarity, golds), (similarity, guesses)),
-        }
-        return {**scores, "coreference_f1": sum(scores.values()) / len(scores)}
+        both, gold, guessed = map(float, sums[:3])
+        found: dict[str, float] = {}
+        for name, counts in zip(SCORES, sums[3:].reshape(3, 4), strict=True):
+            recall, precision = (float(right / total) if total else 0.0 for right, total in counts.reshape(2, 2))
+            f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+            found |= {f"{name}_f1": f1, f"{name}_precision": precision, f"{name}_recall": recall}
+        mean = float(np.mean([found[f"{name}_f1"] for name in SCORES]))
+        return {"conll_f1": mean, **found, "mention_f1": 2 * both / max(1.0, gold + guessed)}
 
-    return AdditiveMetrics(np.array(rows, dtype=np.float64).reshape(-1, 11), from_sums)
-
-
-def f1(recall: Part, precision: Part) -> float:
-    """Return the harmonic mean of two fractions, given as numerator and denominator; 0 if one of them is 0."""
-    rates = [part[0] / part[1] if part[1] else 0.0 for part in (recall, precision)]
-    return 2 * rates[0] * rates[1] / sum(rates) if sum(rates) else 0.0
+    return AdditiveMetrics(np.array(values, dtype=np.float64).reshape(-1, 15), from_sums)
 
 
-def muc(entities: Entities, others: Entities) -> Part:
-    """Return how many of the links that join the mentions of entities `others` have, and the number of these links.
-
-    >>> muc([{1, 2, 3, 4}], [{1, 2}, {3, 4}])
-    (2.0, 3.0)
-    """
-    owner = owners(others)
-    found = links = 0
-    for entity in entities:
-        parts = {owner.get(mention, ("alone", mention)) for mention in entity}
-        found += len(entity) - len(parts)
-        links += len(entity) - 1
-    return float(found), float(links)
+def _as_sets(clusters: Clusters) -> list[frozenset[Any]]:
+    return [frozenset(map(tuple, cluster)) for cluster in clusters if len(cluster)]
 
 
-def b_cubed(entities: Entities, others: Entities) -> Part:
-    """Return the sum, over mentions, of the share of a mention's entity that is in its entity of `others`; and the count.
-
-    >>> b_cubed([{1, 2, 3, 4}], [{1, 2}, {3, 4}])
-    (2.0, 4.0)
-    """
-    owner = owners(others)
-    total = 0.0
-    for entity in entities:
-        for mention in entity:
-            if mention in owner:
-                total += len(entity & others[owner[mention]]) / len(entity)
-    return total, float(sum(map(len, entities)))
+def _owners(clusters: Sequence[frozenset[Any]]) -> dict[Any, int]:
+    return {mention: number for number, cluster in enumerate(clusters) for mention in cluster}
 
 
-def ceaf(entities: Entities, others: Entities) -> float:
-    """Return the similarity of entities under the best one-to-one alignment: φ4, the Dice coefficient of mentions.
+def _muc(key: Sequence[frozenset[Any]], response: Sequence[frozenset[Any]]) -> tuple[float, float]:
+    """Return how many links of `key` are in `response`, and how many there are; a cluster of n mentions has n - 1."""
+    owner = _owners(response)
+    # A cluster falls into one part per cluster of the response, and one per mention that the response lacks.
+    parts = [len({owner.get(mention, mention) for mention in cluster}) for cluster in key]
+    return sum(map(len, key)) - sum(parts), sum(map(len, key)) - len(key)
 
-    >>> ceaf([{1, 2, 3, 4}], [{1, 2}, {3, 4}])
-    0.6666666666666666
-    """
+
+def _b_cubed(key: Sequence[frozenset[Any]], response: Sequence[frozenset[Any]]) -> tuple[float, float]:
+    """Return the sum over the mentions of `key` of the share of their cluster that is in theirs of `response`, and their number."""
+    owner = _owners(response)
+    right = 0.0
+    for cluster in key:
+        shared = Counter(owner[mention] for mention in cluster if mention in owner)
+        right += sum(count * count for count in shared.values()) / len(cluster)
+    return right, sum(map(len, key))
+
+
+def _ceaf(key: Sequence[frozenset[Any]], response: Sequence[frozenset[Any]]) -> float:
+    """Return the similarity φ4 of the best alignment of clusters: 2 |K ∩ R| / (|K| + |R|), summed over pairs."""
     from scipy.optimize import linear_sum_assignment
 
-    similarity = np.array(
-        [[2 * len(one & other) / (len(one) + len(other)) for other in others] for one in entities]
-    ).reshape(len(entities), len(others))
+    if not key or not response:
+        return 0.0
+    similarity = np.array([[2 * len(k & r) / (len(k) + len(r)) for r in response] for k in key])
     return float(similarity[linear_sum_assignment(-similarity)].sum())
-
-
-def owners(entities: Entities) -> dict[Hashable, int]:
-    """Return the index of the entity of each mention."""
-    return {mention: number for number, entity in enumerate(entities) for mention in entity}
-
-
-def link_mentions(mentions: Iterable[Hashable], links: Mapping[Hashable, Hashable]) -> list[set[Hashable]]:
-    """Return the entities that follow from `links`, which map mentions to their antecedents; mentions are in order.
-
-    >>> link_mentions([1, 2, 3, 4], {3: 1, 4: 3})
-    [{1, 3, 4}, {2}]
-    """
-    found: dict[Hashable, set[Hashable]] = {}
-    entities: list[set[Hashable]] = []
-    for mention in mentions:
-        if mention in links:
-            found[mention] = found[links[mention]]
-        else:
-            entities.append(set())
-            found[mention] = entities[-1]
-        found[mention].add(mention)
-    return entities

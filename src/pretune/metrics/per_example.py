@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pretune.metrics.coreference import coreference_metrics
 from pretune.metrics.question_answering import answer_f1, exact_match_and_f1, gold_texts
 from pretune.metrics.ranking import query_metrics
 from pretune.text.examples.tag_schemes import convert_tags
@@ -71,6 +72,24 @@ def score_tags(answers: Sequence[Answer], examples: Any, task: Any) -> list[Scor
         wrong = [i for i, (a, b) in enumerate(zip(*both, strict=True)) if a != b]
         expected, predicted = (join_names(f"{words[i]} {side[i]}" for i in wrong) for side in both)
         scored.append(ScoredAnswer(row, expected, predicted, 1 - len(wrong) / max(1, len(words))))
+    return scored
+
+
+def score_clusters(answers: Sequence[Answer], examples: Any) -> list[ScoredAnswer]:
+    """Score the predicted clusters of each document by the mean F1 of MUC, B³ and CEAF-φ4.
+
+    A document without coreferent mentions gets 1 if no clusters are predicted.
+    """
+    scored = []
+    for row, (words, gold, answer) in enumerate(zip(examples.words, examples.clusters, answers, strict=True)):
+        guess = answer["clusters"]
+        score = coreference_metrics([gold], [guess]).compute()["conll_f1"] if gold or guess else 1.0
+        expected, predicted = (
+            "; ".join(" = ".join(" ".join(words[first : last + 1]) for first, last in cluster) for cluster in side)
+            or "–"
+            for side in (gold, guess)
+        )
+        scored.append(ScoredAnswer(row, expected, predicted, score))
     return scored
 
 

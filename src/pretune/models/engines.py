@@ -17,7 +17,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -32,7 +32,7 @@ from pretune.packed import Packed, pack_lists
 from pretune.runtime.atomic_io import remove_folder, write_json
 from pretune.runtime.cpu_features import cpu_model
 from pretune.runtime.devices import cache_folder, choose_device
-from pretune.runtime.errors import PretuneError
+from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.progress import log_info
 
 Engine = Literal["auto", "torch", "onnxruntime"]
@@ -151,6 +151,8 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
     >>> open_with_engine(OpenModel("pretune-small-en"), "torch")
     'torch'
     """
+    if engine not in get_args(Engine):
+        raise PretuneError(f"unknown engine {engine!r}; {suggest(engine, get_args(Engine))}")
     model = opened.core
     if engine == "torch" or choose_device().type != "cpu":
         return "torch"
@@ -165,7 +167,9 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
         graph = load_graph(model, cache)
     except PretuneError as error:
         if engine == "onnxruntime":
-            raise PretuneError(f"{opened}: ONNX Runtime cannot be the engine of this model: {error}") from error
+            raise PretuneError(
+                f"{opened}: ONNX Runtime cannot be the engine of this model: {error}{if_option('engine', '; or use --engine torch')}"
+            ) from error
         cache.remember("torch", {})
         return "torch"
     forward = GraphForward(model.backbone, graph)
@@ -185,7 +189,7 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
 def load_graph(model: Model, cache: EngineCache) -> OnnxBackbone:
     """Return the graph of a model's backbone from its cache, where it is written if it is missing or damaged."""
     if language_table(model) is not None:
-        raise PretuneError("it has language embeddings, and a graph reads one language; use --engine torch")
+        raise PretuneError("it has language embeddings, and a graph reads one language")
     if cache.graph.is_file():
         with suppress(PretuneError):
             return checked_graph(model, cache.graph)
@@ -193,9 +197,7 @@ def load_graph(model: Model, cache: EngineCache) -> OnnxBackbone:
     try:
         write_graph(model, cache.graph, check=False)
     except OSError as error:
-        raise PretuneError(
-            f"{cache.graph}: the graph cannot be written ({error.strerror}); use --engine torch"
-        ) from error
+        raise PretuneError(f"{cache.graph}: the graph cannot be written ({error.strerror})") from error
     cache.remove_others()
     return checked_graph(model, cache.graph)
 
@@ -208,7 +210,7 @@ def checked_graph(model: Model, path: Path) -> OnnxBackbone:
         expected, found = (run(packed).last for run in (model.root.ready(torch.device("cpu")).backbone, graph))
         difference = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
         if not difference < TOLERANCE:  # also true for NaN
-            raise PretuneError(f"its outputs differ by {difference:.2g} of the largest; use --engine torch")
+            raise PretuneError(f"its outputs differ by {difference:.2g} of the largest")
     return graph
 
 

@@ -1,4 +1,4 @@
-"""Tests of semantic roles and coreference in the formats of CoNLL-2005 and CoNLL-2012, read as a suite and by tasks."""
+"""Tests of semantic roles in the formats of CoNLL-2005 and CoNLL-2012, read as a suite and by the task tag."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.evaluation.suites.conll_formats import (
-    bracketed_roles,
-    read_mention_pairs,
-    read_roles_2005,
-    read_roles_2012,
-)
+from pretune.evaluation.suites.conll_formats import read_coreference_2012, read_roles_2005, read_roles_2012
 from pretune.evaluation.suites.declaration import find_suite
 from pretune.evaluation.suites.official_metrics import suite_metrics
 from pretune.evaluation.suites.published_results import published_results
 from pretune.objectives import parse_objective
+from pretune.text.examples.conll_annotations import bracketed_roles
 
 WORDS = ["The", "market", "that", "fell", "rose", "again"]
 FELL = ["B-A1", "I-A1", "B-R-A1", "B-V", "O", "O"]
@@ -117,83 +113,30 @@ def test_suite_reads_predicates_for_the_task_and_scores_its_answers(tmp_path: Pa
     assert suite_metrics(task.metrics, made.rows, answers) == {"role_f1": pytest.approx(4 / 6)}
 
 
-def test_published_results_have_the_columns_of_the_suite() -> None:
-    suite = find_suite("elmo")
-    assert [row.scores["srl"] for row in published_results(suite)] == [81.7, 81.4, 84.6]
-    assert {name for row in published_results(suite) for name in row.scores} == suite.tasks.keys() - {
-        "srl-2005",
-        "coref",
-    }
-
-
-CHAINS = [  # words and entities of the sentences of a document
-    [("Ann", "(0)"), ("saw", "-"), ("the", "(1"), ("dog", "-"), ("of", "-"), ("Bo", "(2)|1)"), (".", "-")],
-    [("She", "(0)"), ("told", "-"), ("him", "(2)"), (".", "-")],
-]
-
-
-def chains(name: str = "bn/a", sentences: Any = CHAINS) -> str:
-    blocks = [
-        "\n".join(
-            f"{name}   0   {n}   {word}   -   -   -   -   -   -   *   {entity}"
-            for n, (word, entity) in enumerate(lines)
-        )
-        for lines in sentences
-    ]
-    return f"#begin document ({name}); part 000\n" + "\n\n".join(blocks) + "\n\n#end document\n"
-
-
-def test_mentions_are_paired_with_those_before_them(tmp_path: Path) -> None:
-    found = rows(read_mention_pairs([write(tmp_path / "a.v4_gold_conll", chains())]))
-    spans = [tuple(row["text"][row[f"start{k}"] : row[f"end{k}"]] for k in (1, 2)) for row in found]
-    assert spans[:3] == [("Ann", "the dog of Bo"), ("Ann", "Bo"), ("the dog of Bo", "Bo")]
-    assert {pair for pair, row in zip(spans, found, strict=True) if row["label"] == "true"} == {
-        ("Ann", "She"),
-        ("Bo", "him"),
-    }
-    assert len(found) == 4 + 3 + 2 + 1 and {row["group"] for row in found} == {"bn/a 0"}
-    assert found[0]["text"] == "Ann saw the dog of Bo ." and found[-1]["text"] == "She told him ."
-    assert found[0]["gold"] == {"mentions": [[0, 0, 0], [0, 2, 5]], "entities": ["0", "1"]}
-
-
-def test_every_mention_has_a_pair_however_far_it_is(tmp_path: Path) -> None:
-    far = [[("Ann", "(0)")], *[[("Well", "-")]] * 9, [("Ann", "(0)")]]
-    found = rows(read_mention_pairs([write(tmp_path / "a", chains(sentences=far))]))
-    assert [row["label"] for row in found] == ["true"] and found[0]["text"].count("Well") == 9
-
-
-@pytest.mark.parametrize(("cells", "message"), [(["(0", "-"], "no closing"), (["-", "0)"], "no opening")])
-def test_damaged_mentions_are_errors_of_their_document(cells: list[str], message: str, tmp_path: Path) -> None:
-    broken = chains("b", [[("a", cells[0]), ("b", cells[1])]])
-    found = list(read_mention_pairs([write(tmp_path / "a", broken + chains())]))
-    assert found[0][0] == "line 2" and f"document b 0: the mention of entity 0 in sentence 1 has {message}" in str(
-        found[0][1]
-    )
-    assert len(found) == 11, "the other document is read"
-    few = rows(read_mention_pairs([write(tmp_path / "c", "a 0\n")]))
-    assert "fewer than four columns" in str(few[0])
-
-
-def test_coreference_is_scored_by_entities(tmp_path: Path) -> None:
-    write(tmp_path / "conll-2012" / "test" / "data" / "english" / "annotations" / "a.v4_gold_conll", chains())
+def test_coreference_of_the_suite_has_one_row_per_document(tmp_path: Path) -> None:
+    folder = tmp_path / "conll-2012" / "test" / "data" / "english" / "annotations"
+    lines = document_2012().splitlines()
+    lines[1], lines[6] = (lines[at].removesuffix("-") + "(0)" for at in (1, 6))  # "The" and "again"
+    good = "\n".join(lines) + "\n"
+    write(folder / "a.v4_gold_conll", good)
     task = find_suite("elmo").tasks["coref"]
-    made = task.read("test", tmp_path)
+    made = task.read("test", tmp_path, allow_incomplete=True)
+    clusters = [[[0, 0], [5, 5]]]
+    assert made.rows == [{"text": [WORDS], "label": clusters, "id": "bn/cnn_0001, part 0"}]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in made.rows), encoding="utf-8")
     objective: Any = parse_objective(task.kind).objectives[0]
-    assert len(objective.read(file, task.columns).extra["spans"]) == 10
+    assert objective.read(file, task.columns).clusters == [[[(0, 0), (5, 5)]]]
+    assert suite_metrics(task.metrics, made.rows, [{"clusters": clusters}]) == {"conll_f1": 1}
+    assert suite_metrics(["muc_f1"], made.rows, [{"clusters": []}]) == {"muc_f1": 0}
+    write(folder / "b.v4_gold_conll", good.replace("(0)", "(0", 1))
+    ((_, row), (place, error)) = read_coreference_2012([folder])
+    assert isinstance(row, dict) and place == "b.v4_gold_conll, document bn/cnn_0001, part 0"
+    assert str(error) == "line 2: '(0' opens a mention that its sentence does not close"
 
-    def answers(chance: Any) -> list[Any]:
-        return [{"label": "", "probabilities": {"true": chance(row), "false": 1 - chance(row)}} for row in made.rows]
 
-    right = suite_metrics(task.metrics, made.rows, answers(lambda row: 0.9 if row["label"] == "true" else 0.6 * 0.5))
-    assert right == dict.fromkeys(task.metrics, 1.0)
-    # a wrong antecedent counts only if it is more probable than the right one
-    assert (
-        suite_metrics(["muc_f1"], made.rows, answers(lambda row: 0.9 if row["label"] == "true" else 0.2))["muc_f1"]
-        == 1.0
-    )
-    none = suite_metrics(task.metrics, made.rows, answers(lambda row: 0.5))
-    assert none == dict.fromkeys(task.metrics, 0.0)
-    every = suite_metrics(task.metrics, made.rows, answers(lambda row: 0.7))  # one entity of five mentions
-    assert every["muc_f1"] == pytest.approx(2 * 1 * 0.5 / 1.5) and 0 < every["b_cubed_f1"] < 1
+def test_published_results_have_the_columns_of_the_suite() -> None:
+    suite = find_suite("elmo")
+    assert [row.scores["srl"] for row in published_results(suite)] == [81.7, 81.4, 84.6]
+    assert [row.scores["coref"] for row in published_results(suite)] == [67.2, 67.2, 70.4]
+    assert {name for row in published_results(suite) for name in row.scores} == suite.tasks.keys() - {"srl-2005"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pretune.evaluation.suites.conll_formats import read_mention_pairs, read_roles_2005, read_roles_2012
+from pretune.evaluation.suites.conll_formats import read_coreference_2012, read_roles_2005, read_roles_2012
 from pretune.evaluation.suites.decanlp_formats import DECANLP
 from pretune.evaluation.suites.file_formats import READERS, Rows, read_parallel_lines, read_table
 from pretune.evaluation.suites.translation_formats import read_parallel
@@ -16,7 +16,7 @@ SEVERAL: dict[str, Callable[[Sequence[Path]], Rows]] = {  # readers of one file,
     "parallel": read_parallel,
     "conll-2005": read_roles_2005,
     "conll-2012": read_roles_2012,
-    "conll-2012-coreference": read_mention_pairs,
+    "conll-2012-coreference": read_coreference_2012,
     **DECANLP,
 }
 TABLES = ("tsv", "csv")

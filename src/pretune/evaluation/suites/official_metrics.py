@@ -9,7 +9,7 @@ import numpy as np
 
 from pretune.metrics import confusion, decanlp
 from pretune.metrics.additive import AdditiveMetrics, join_metrics
-from pretune.metrics.coreference import coreference_metrics, link_mentions
+from pretune.metrics.coreference import coreference_metrics
 from pretune.metrics.diagnostics import by_phenomenon, gender_parity, matthews
 from pretune.metrics.generated_text import TEXT_METRICS
 from pretune.metrics.multirc import multirc_metrics
@@ -103,25 +103,8 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
     return [row["label"] for row in rows], [answer["tags"] for answer in answers]
 
 
-def _entities(rows: Rows, answers: Answers) -> AdditiveMetrics:
-    """Compare entities: each mention is linked to the antecedent with the highest probability, if it is above one half."""
-    gold: dict[str, dict[Any, str]] = {}  # by document: the entity of each mention
-    best: dict[str, dict[Any, tuple[float, Any]]] = {}  # by document: the probability and the antecedent of mentions
-    for row, answer in zip(rows, answers, strict=True):
-        first, second = map(tuple, row["gold"]["mentions"])
-        gold.setdefault(row["group"], {}).update(zip((first, second), row["gold"]["entities"], strict=True))
-        links = best.setdefault(row["group"], {})
-        chance = answer["probabilities"]["true"]
-        if chance > 0.5 and chance > links.get(second, (0.0, None))[0]:
-            links[second] = chance, first
-    expected, predicted = [], []
-    for document, entity_of in gold.items():
-        entities: dict[str, set[Any]] = {}
-        for mention, entity in entity_of.items():
-            entities.setdefault(entity, set()).add(mention)
-        expected.append(list(entities.values()))
-        predicted.append(link_mentions(sorted(entity_of), {m: first for m, (_, first) in best[document].items()}))
-    return coreference_metrics(expected, predicted)
+def _clusters(rows: Rows, answers: Answers) -> AdditiveMetrics:
+    return coreference_metrics([row["label"] for row in rows], [answer["clusters"] for answer in answers])
 
 
 def _queries(rows: Rows, answers: Answers) -> AdditiveMetrics:
@@ -194,7 +177,7 @@ PARTS: dict[str, Callable[[Rows, Answers], AdditiveMetrics]] = {
         "word_accuracy", "accuracy", lambda rows, answers: entity_metrics(*_tags(rows, answers), plain=True)
     ),
     "role_f1": _called("role_f1", "role_f1", lambda rows, answers: role_metrics(*_tags(rows, answers))),
-    **{name: _called(name, name, _entities) for name in ("muc_f1", "b_cubed_f1", "ceaf_f1", "coreference_f1")},
+    **{name: _called(name, name, _clusters) for name in ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_f1")},
     "ndcg": _called("ndcg", "ndcg@10", _queries),
     **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
     **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},

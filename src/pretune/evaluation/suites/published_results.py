@@ -13,7 +13,7 @@ from pretune.evaluation.suites.declaration import Suite, SuiteTask
 SHORT = {
     "nf1": "nF1", "cf1": "cF1", "ds_em": "dsEM", "lf_em": "lfEM", "mean_rouge": "rouge", "bleu_lowercase": "bleu", "exact_match": "em",
     "accuracy": "acc", "matthews": "mcc", "spearman": "ρ", "pearson": "r", "macro_f1": "f1", "exact_questions": "em",
-    "gap_f1": "f1", "gap_exact": "em", "answer_f1": "f1", "answer_exact": "em", "entity_f1": "f1", "role_f1": "f1", "coreference_f1": "f1", "muc_f1": "MUC", "b_cubed_f1": "B³", "ceaf_f1": "CEAF", "word_accuracy": "acc",
+    "gap_f1": "f1", "gap_exact": "em", "answer_f1": "f1", "answer_exact": "em", "entity_f1": "f1", "role_f1": "f1", "conll_f1": "f1", "muc_f1": "MUC", "b_cubed_f1": "B³", "ceaf_f1": "CEAF", "word_accuracy": "acc",
 }  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def predict(
     return ResultTable(
         "predictions",
         kept,
-        hidden=("probabilities", "entities", "candidates"),
+        hidden=("probabilities", "entities", "mentions", "candidates"),
         shown=SHOWN if files else None,
         facts=facts,
     )
