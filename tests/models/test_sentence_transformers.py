@@ -396,7 +396,7 @@ def test_unsupported_similarities_are_refused_for_training_only(bert: Path, tmp_
     same(embed_texts(folder, TEXTS), theirs(folder))
     pt.export(folder, out=tmp_path / "ours")
     assert SentenceTransformer(str(tmp_path / "ours"), device="cpu").similarity_fn_name == "dot"
-    with pytest.raises(PretuneError, match="compared by dot, but the task contrast learns cosines"):
+    with pytest.raises(PretuneError, match="compared by dot, but the task 'contrast' learns cosines"):
         learn(folder, tmp_path / "run")
 
 

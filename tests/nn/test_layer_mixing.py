@@ -58,7 +58,7 @@ def test_mixing_layers_of_different_widths_raises_an_error() -> None:
     task = parse_objective("classify on mix").objectives[0]
     with pytest.raises(pt.PretuneError, match="layers of one width"):
         task.head(family.build(config))
-    with pytest.raises(pt.PretuneError, match="cove features need the encoder of a translation model"):
+    with pytest.raises(pt.PretuneError, match="'cove' features need the encoder of a translation model"):
         parse_objective("classify on cove").objectives[0].head(family.build(config))
 
 

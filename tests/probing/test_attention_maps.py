@@ -106,10 +106,12 @@ def test_wrong_heads_are_refused_with_their_range() -> None:
             parse_head(text)
     check_head(2, 4, [4, 4])
     for layer in (0, 3):
-        with pytest.raises(PretuneError, match=f"layer {layer} does not exist.*layers 1 to 2"):
+        with pytest.raises(PretuneError, match=f"layer {layer} does not exist.*with attention, 1 to 2"):
             check_head(layer, 1, [4, 3])
     for head in (0, 4):
-        with pytest.raises(PretuneError, match=f"head {head} does not exist; layer 2 has the heads 1 to 3"):
+        with pytest.raises(
+            PretuneError, match=f"head {head} does not exist; choose one of the heads of layer 2, 1 to 3"
+        ):
             check_head(2, head, [4, 3])
 
 

@@ -139,13 +139,16 @@ def test_a_generative_model_is_prompted_with_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compress": [{"prune": {}, "quantize": {}}]}, "a step has one key, its verb"),
+        (
+            {"compress": [{"prune": {}, "quantize": {}}]},
+            "a step must have exactly one of the keys distill, prune, quantize",
+        ),
         ({"compress": [{"squeeze": {}}]}, "compress 1: 'squeeze' is unknown"),
         ({"compress": [{"prune": {"head": 0.5}}]}, "unknown key 'head'; did you mean 'heads'"),
-        ({"compress": [{"distill": {"student": "layers=2"}}], "control": True}, "but distill trains"),
-        ({"compress": [{"quantize": {"method": "dynamic"}}]}, "is not trained after fine-tuning.* add control: true"),
-        ({"compress": [{"prune": {"heads": 0.5, "epochs": 1}}]}, "applies to compression and replaces epochs"),
-        ({"adapt": {"data": "x.txt"}}, "adapt follows pretraining, but the arm has none"),
+        ({"compress": [{"distill": {"student": "layers=2"}}], "control": True}, "but the step 'distill' trains"),
+        ({"compress": [{"quantize": {"method": "dynamic"}}]}, "is not trained after fine-tuning.* add 'control: true'"),
+        ({"compress": [{"prune": {"heads": 0.5, "epochs": 1}}]}, "applies to compression and replaces 'epochs'"),
+        ({"adapt": {"data": "x.txt"}}, "'adapt' follows pretraining, but the arm has none"),
     ],
 )
 def test_arms_that_do_not_make_sense_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -156,7 +159,7 @@ def test_arms_that_do_not_make_sense_are_refused(changes: dict[str, Any], messag
 def test_compressed_models_need_the_same_examples_to_be_compared_on() -> None:
     content = compression_study()
     del content["evaluations"]["word"]["dev"]
-    with pytest.raises(PretuneError, match=r"evaluations.word: .* name their file under the key dev"):
+    with pytest.raises(PretuneError, match=r"evaluations.word: .* name their file under the key 'dev'"):
         parse_study(content, "x")
 
 

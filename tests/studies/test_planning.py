@@ -32,7 +32,7 @@ def test_a_large_last_step_is_refused_with_the_figures() -> None:
     with pytest.raises(PretuneError) as caught:
         plan(arms=arms).check()
     text = str(caught.value)
-    assert "the arms differ by 37.5 % in what they spend, and 2 % is the most that is fair" in text
+    assert "the costs of the arms differ by 37.5 %, but a fair comparison allows at most 2 %" in text
     assert "small 640 tokens (10 steps of 64 tokens)" in text and "large 1,024 tokens (2 steps of 512 tokens)" in text
     assert "give a larger budget" in text
 

@@ -59,7 +59,7 @@ def test_defaults_and_further_keys_are_read() -> None:
     [
         ({"questoin": "?"}, "x: unknown key 'questoin'; did you mean 'question'?"),
         ({"question": None}, "x: the key 'question' is missing"),
-        ({"budget": {"steps": 10}}, "budget has 2 units"),
+        ({"budget": {"steps": 10}}, "'budget' has 2 units"),
         ({"budget": "10 parsecs"}, "x: budget '10 parsecs' is not a budget"),
         ({"budget": "10steps"}, "x: budget: 'steps' is unknown"),
         ({"budget": {"tokens": [1e3, 1e3]}}, "a list of different amounts"),
@@ -106,14 +106,14 @@ def test_epochs_contradict_the_budget_of_a_study_of_fine_tuning() -> None:
     content["base"] = {"model": "pretune-small-en"}
     del content["evaluations"]["word"]["budget"]
     with pytest.raises(
-        PretuneError, match=r"arms.b: the budget of the study applies to fine-tuning and replaces epochs"
+        PretuneError, match=r"arms.b: the budget of the study applies to fine-tuning and replaces 'epochs'"
     ):
         parse_study(content, "x")
 
 
 def test_an_arm_with_a_search_has_no_budget_of_its_own() -> None:
     arms = {"a": {}, "b": {"pretrain": {"budget": {"tokens": 640}}}}
-    with pytest.raises(PretuneError, match=r"arms.b: the trials of a search get a share .* remove pretrain.budget"):
+    with pytest.raises(PretuneError, match=r"arms.b: the trials of a search get a share .* remove 'pretrain.budget'"):
         parse_study(study_content(arms=arms, search={"lr": [1e-3, 1e-4]}), "x")
 
 

@@ -58,7 +58,7 @@ def test_attention_writes_tables_figures_and_a_report(bert: Path, tmp_path: Path
 def test_heads_can_be_given_as_text_and_tokens_change_the_units(bert: Path, tmp_path: Path) -> None:
     words, tokens = (pt.attention(bert, "strangely waited", tokens=tokens).to_dicts() for tokens in (False, True))
     assert words != tokens
-    with pytest.raises(pt.PretuneError, match=r"head 3 does not exist; layer 1 has the heads 1 to 2"):
+    with pytest.raises(pt.PretuneError, match=r"head 3 does not exist; choose one of the heads of layer 1, 1 to 2"):
         pt.attention(bert, "a", head="1.3", out=tmp_path / "out")
     with pytest.raises(pt.PretuneError, match=r"layer 5 does not exist.*layers 1 to 2"):
         pt.attention(bert, "a", head=["5.1"], out=tmp_path / "out")

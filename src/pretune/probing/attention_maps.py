@@ -50,9 +50,11 @@ class AttentionMap:
 def check_head(layer: int, head: int, heads: Sequence[int]) -> None:
     """Raise an error if a layer or head, counted from 1, does not exist; `heads` has the number of heads per layer."""
     if not 1 <= layer <= len(heads):
-        raise PretuneError(f"layer {layer} does not exist; the model has attention in the layers 1 to {len(heads)}")
+        raise PretuneError(f"layer {layer} does not exist; choose one of the layers with attention, 1 to {len(heads)}")
     if not 1 <= head <= heads[layer - 1]:
-        raise PretuneError(f"head {head} does not exist; layer {layer} has the heads 1 to {heads[layer - 1]}")
+        raise PretuneError(
+            f"head {head} does not exist; choose one of the heads of layer {layer}, 1 to {heads[layer - 1]}"
+        )
 
 
 def parse_head(text: str) -> tuple[int, int]:

@@ -27,7 +27,7 @@ def heads_per_layer(model: Model) -> list[int]:
     if not heads or len(heads) != network.depth:
         raise PretuneError(
             f"this {model.family.name} model does not have one self-attention per layer, so no head can be masked; choose a "
-            "Transformer in PyTorch"
+            "Transformer such as BERT, in PyTorch instead of ONNX"
         )
     return heads
 

@@ -131,7 +131,7 @@ def check_items(count: int) -> None:
     if count < MIN_ITEMS:
         given = "one was given" if count == 1 else f"{count} were given"
         raise PretuneError(
-            f"similarity is a correlation over many texts or words, but {given}; give at least {MIN_ITEMS}, better hundreds"
+            f"similarity can be computed only over many texts or words, but {given}; give at least {MIN_ITEMS}, or better hundreds"
         )
 
 

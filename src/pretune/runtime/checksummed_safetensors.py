@@ -108,5 +108,5 @@ def check_finite(tensors: Mapping[str, Tensor], where: Path) -> None:
     bad = [name for name in suspects if not torch.isfinite(wide[name]).all()]
     if bad:
         listed = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        cause = "the weights are damaged or their training diverged"
-        raise PretuneError(f"{where}: there is NaN or infinity in {listed}; {cause}")
+        cause = "because the weights are damaged or their training diverged"
+        raise PretuneError(f"{where}: there is NaN or infinity in {listed}, {cause}; use other weights")

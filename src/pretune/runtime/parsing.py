@@ -62,7 +62,7 @@ def parse_json(text: str, where: str) -> Any:
     """
     if json_depth(text) > DEEPEST:
         raise PretuneError(
-            f"{where}: nested more than {DEEPEST} levels deep; restore it, as it is damaged or malicious"
+            f"{where}: nested more than {DEEPEST} levels deep, so it is damaged or malicious; get it again from a source that you trust"
         )
     try:
         return _check_surrogates(json.loads(text), text, where)
@@ -206,7 +206,7 @@ def read_checksummed_json(path: Path, what: str) -> dict[str, Any]:
     value = read_mapping(path, what)
     if value.pop(CHECKSUM_KEY, None) != json_checksum(value):
         raise PretuneError(
-            f"{path}: the contents do not match their checksum, so the file was damaged or edited; restore it"
+            f"{path}: the contents do not match their checksum, so the file was damaged or edited; restore it from a backup, or create it again"
         )
     return value
 
@@ -262,7 +262,7 @@ def _check_depth(text: str, where: str) -> None:
             depth += 1
             if depth > DEEPEST:
                 raise PretuneError(
-                    f"{where}: nested more than {DEEPEST} levels deep; restore it, as it is damaged or malicious"
+                    f"{where}: nested more than {DEEPEST} levels deep, so it is damaged or malicious; get it again from a source that you trust"
                 )
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
@@ -290,7 +290,7 @@ def _check_aliases(node: Any, where: str) -> None:
         total = 1 + sum(map(size, children))
         if total > MOST_VALUES:
             raise PretuneError(
-                f"{where}: its aliases expand to more than {MOST_VALUES:,} values; replace the aliases with the values themselves"
+                f"{where}: the YAML aliases expand to more than {MOST_VALUES:,} values; replace the aliases with the values themselves"
             )
         sizes[id(node)] = total
         return total

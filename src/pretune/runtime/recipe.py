@@ -42,7 +42,9 @@ def read_recipe(path: str | Path) -> Values:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise PretuneError(f"{path}: a recipe must be a mapping of keys to values, not a {type(content).__name__}")
+        raise PretuneError(
+            f"{path}: a recipe must be a mapping of keys to values, not a {type(content).__name__}; write `key: value` on each line"
+        )
     _check_keys(content, str(path))
     return content
 

@@ -99,7 +99,9 @@ def compression_job(
             if common.get("method", "dynamic") not in ("static", "qat"):
                 del common["train"]
             return QuantizationJob(model=model, **common)
-    raise PretuneError(f"{arm.name}: there is no compression step {step.verb!r}")
+    raise PretuneError(
+        f"{arm.name}: there is no compression step {step.verb!r}; choose a step such as 'prune' or 'quantize'"
+    )
 
 
 def run_step(job: DistillationJob | PruningJob | QuantizationJob) -> Run:

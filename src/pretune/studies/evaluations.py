@@ -89,7 +89,9 @@ def evaluate_run(
             return suite_run(evaluation, model, seed, out, device)
         case "vocabulary":
             return count_tokens(evaluation, model)
-    raise PretuneError(f"{evaluation.name}: latency is measured after all runs")
+    raise PretuneError(
+        f"{evaluation.name}: latency cannot be measured for a single run, only after all runs; choose another evaluation"
+    )
 
 
 def finetune_arm(
@@ -109,7 +111,7 @@ def finetune_arm(
     material = read_task_data(job)
     if not material.has_dev:
         raise PretuneError(
-            f"{job.train}: there are too few examples to hold some out for evaluation; name a file of dev examples under the key dev"
+            f"{job.train}: there are too few examples to hold some out for evaluation; name a file of dev examples under the key 'dev'"
         )
     run = finished_run(out) or finetune(job, material, (out / RECIPE).is_file())
     metrics = {name.removeprefix("dev/"): value for name, value in run.results.items() if name.startswith("dev/")}
@@ -143,7 +145,7 @@ def count_tokens(evaluation: Evaluation, model: str) -> Evaluated:
     texts = [document.text for document in islice(documents, settings.get("limit", 2000))]
     words = sum(len(text.split()) for text in texts)
     if not words:
-        raise PretuneError(f"evaluations.{evaluation.name}: the texts have no words; check the paths in data")
+        raise PretuneError(f"evaluations.{evaluation.name}: the texts have no words; check the paths under 'data'")
     tokenizer = Tokenizer.load(find_folder(model))
     ids, _ = tokenizer.encode_many(texts)
     unknown = float((ids == tokenizer.roles["unknown"]).mean()) if "unknown" in tokenizer.roles else 0.0

@@ -123,8 +123,8 @@ class StudyPlan:
             if difference > TOLERANCE:
                 figures = ", ".join(f"{plan.arm.name} {describe_spent(plan)}" for plan in plans)
                 raise PretuneError(
-                    f"the arms differ by {100 * difference:.1f} % in what they spend, and {100 * TOLERANCE:.0f} % is the most that is "
-                    f"fair: {figures}; {advice(plans)}"
+                    f"the costs of the arms differ by {100 * difference:.1f} %, but a fair comparison allows at most "
+                    f"{100 * TOLERANCE:.0f} %: {figures}; {advice(plans)}"
                 )
 
 

@@ -217,11 +217,11 @@ def parse_study(content: Values, where: str) -> Study:
     evaluations = tuple(parse_evaluation(name, one, where) for name, one in keys["evaluations"].items())
     if not [one for one in evaluations if one.kind != "latency"]:
         raise PretuneError(
-            f"{where}: none of the evaluations measures quality; add an evaluation of the kind task or perplexity"
+            f"{where}: none of the evaluations measures quality; add an evaluation of the kind 'task' or 'perplexity'"
         )
     if evaluations[0].kind == "latency":
         raise PretuneError(
-            f"{where}: the first evaluation decides between arms, but {evaluations[0].name!r} does not measure quality; move another evaluation before it"
+            f"{where}: the first evaluation decides between arms, but {evaluations[0].name!r} does not measure quality; put an evaluation of quality first"
         )
     names = [one.name for one in evaluations]
     unit, budgets = parse_budgets(keys["budget"], where)
@@ -251,7 +251,7 @@ def parse_budgets(given: Any, where: str) -> tuple[str, tuple[float, ...]]:
         given = parse_budget(given, f"{where}: budget").limits
     if len(given) != 1:
         raise PretuneError(
-            f"{where}: budget has {len(given)} units; give one of {', '.join(UNITS)}, the same for all arms"
+            f"{where}: 'budget' has {len(given)} units; give one of {', '.join(UNITS)}, the same for all arms"
         )
     ((unit, amounts),) = given.items()
     check_name(unit, UNITS, f"{where}: budget")
@@ -286,7 +286,7 @@ def parse_arms(keys: Values, evaluations: Sequence[str], where: str) -> tuple[Ar
     """
     if not keys.get("arms") and not keys.get("grid"):
         raise PretuneError(
-            f"{where}: there is nothing to compare; add the key arms, or a grid of settings under the key grid"
+            f"{where}: there is nothing to compare; add variants under the key 'arms', or a grid of settings under the key 'grid'"
         )
     own = keys.get("arms") or {"": None}
     arms = []
@@ -353,14 +353,14 @@ def parse_arm(name: str, content: Values, search: Any, evaluations: Sequence[str
         check_number(f"{where}.adapt.share", adapt.get("share", 0.5), SHARE_OF_ADAPTING)
         if not keys.get("pretrain"):
             raise PretuneError(
-                f"{where}: adapt follows pretraining, but the arm has none; to continue the pretraining of a model with weights, "
-                "use the section pretrain"
+                f"{where}: 'adapt' follows pretraining, but the arm has none; to continue the pretraining of a model with weights, "
+                "use the section 'pretrain'"
             )
     own = {**(search or {}), **(keys.get("search") or {})}
     control, steps = keys.get("control", False), parse_steps(keys.get("compress") or (), where)
     if control and not keys.get("pretrain") and (training := [step.verb for step in steps if step.trains(True)]):
         raise PretuneError(
-            f"{where}: control: true skips the training, but {training[0]} trains; remove control, or this step"
+            f"{where}: 'control: true' skips the training, but the step {training[0]!r} trains; remove 'control', or this step"
         )
     found = parse_search(own, evaluations, f"{where}: search") if own and not control else None
     return Arm(
@@ -379,7 +379,7 @@ def parse_steps(content: Sequence[Mapping[str, Any]], where: str) -> tuple[Compr
         place = f"{where}.compress {number}"
         if len(step) != 1:
             raise PretuneError(
-                f"{place}: a step has one key, its verb: {', '.join(COMPRESSION_KEYS)}; divide it into steps"
+                f"{place}: a step must have exactly one of the keys {', '.join(COMPRESSION_KEYS)}; write one step per key"
             )
         ((verb, settings),) = step.items()
         check_name(verb, COMPRESSION_KEYS, place)
@@ -441,49 +441,49 @@ def check_arms(study: Study, where: str) -> None:
         raise PretuneError(f"{where}: a study compares at least two arms; add another arm")
     if all(arm.control for arm in study.arms):
         raise PretuneError(
-            f"{where}: all arms are controls, which are not trained; remove control from at least one arm"
+            f"{where}: all arms are controls, which are not trained; remove 'control' from at least one arm"
         )
     if study.stage == PRETRAINING and (idle := [arm.name for arm in study.arms if arm.pretrain is None]):
         raise PretuneError(
-            f"{where}: the arm {idle[0]!r} has no pretraining, so it does not use the budget; add the section pretrain to it, "
-            "and control: true if the model is to stay untrained"
+            f"{where}: the arm {idle[0]!r} has no pretraining, so it does not use the budget; add the section 'pretrain' to it, "
+            "and 'control: true' if the model is to stay untrained"
         )
     if study.stage == COMPRESSION:
         for arm in study.arms:
             if not arm.control and not any(step.trains(False) for step in arm.compress):
                 raise PretuneError(
-                    f"{where}: the arm {arm.name!r} is not trained after fine-tuning, so it does not use the budget; add control: true"
+                    f"{where}: the arm {arm.name!r} is not trained after fine-tuning, so it does not use the budget; add 'control: true'"
                 )
     elif study.stage == FINETUNING and (idle := [arm.name for arm in study.arms if arm.control]):
         raise PretuneError(
-            f"{where}: arms.{idle[0]}: control: true skips pretraining or compression, but the arms have neither; remove control"
+            f"{where}: arms.{idle[0]}: 'control: true' skips pretraining or compression, but the arms have neither; remove 'control'"
         )
     if study.stage != PRETRAINING and not [one for one in study.evaluations if one.kind == "task"]:
         raise PretuneError(
-            f"{where}: no arm is pretrained or fine-tuned; add the section pretrain to the arms, or an evaluation of the kind task"
+            f"{where}: no arm is pretrained or fine-tuned; add the section 'pretrain' to the arms, or an evaluation of the kind 'task'"
         )
     for evaluation in study.evaluations:
         for arm in study.arms if evaluation.kind == "task" else ():
             keys = check_settings(TaskKeys, task_settings(evaluation, arm), f"{where}: arms.{arm.name}.finetune")
             if arm.compress and "dev" not in keys:
                 raise PretuneError(
-                    f"{where}: evaluations.{evaluation.name}: compressed models are compared on the same examples; name their file under the key dev"
+                    f"{where}: evaluations.{evaluation.name}: compressed models are compared on the same examples; name their file under the key 'dev'"
                 )
             for key in ("epochs", "budget"):
                 if key in keys and study.stage == FINETUNING:
                     raise PretuneError(
-                        f"{where}: arms.{arm.name}: the budget of the study applies to fine-tuning and replaces {key}; remove {key}"
+                        f"{where}: arms.{arm.name}: the budget of the study applies to fine-tuning and replaces {key!r}; remove {key!r}"
                     )
     for arm in study.arms:
         if study.stage == COMPRESSION and [step for step in arm.compress if "epochs" in step.settings]:
             raise PretuneError(
-                f"{where}: arms.{arm.name}: the budget of the study applies to compression and replaces epochs; remove epochs"
+                f"{where}: arms.{arm.name}: the budget of the study applies to compression and replaces 'epochs'; remove 'epochs'"
             )
     for arm in study.arms:
         if arm.search is not None and (arm.pretrain or {}).get("budget"):
             raise PretuneError(
                 f"{where}: arms.{arm.name}: the trials of a search get a share of the budget of the study, so an arm with a search "
-                "cannot have a budget of its own; remove pretrain.budget"
+                "cannot have a budget of its own; remove 'pretrain.budget'"
             )
 
 

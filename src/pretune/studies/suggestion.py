@@ -83,7 +83,9 @@ class SuggestionJob:
             write_study_report(results, folder)
             ranked = results.ranking(results.metrics[0]) if results.metrics else []
             if not ranked:
-                raise PretuneError(f"{folder}: all candidates failed; the first error is: {outcomes[0].error}")
+                raise PretuneError(
+                    f"{folder}: all candidates failed; correct the cause of the first error: {outcomes[0].error}"
+                )
             left = [one for name in ranked for one in left if one.name == name]
             suggestion.rounds.append(results)
         suggestion.write(left[0])

@@ -109,7 +109,7 @@ def number(value: float, decimals: int = 1) -> str:
 
 
 def decimals_of(values: Sequence[float]) -> int:
-    """Return the number of decimals to show values with: 1 for points, 3 for small values such as bits per byte.
+    """Return the number of decimals to show values with: 1 if any absolute value is 10 or more, as in percent, else 3.
 
     >>> decimals_of([71.2, 0.5]), decimals_of([0.9, 1.1])
     (1, 3)

@@ -284,7 +284,7 @@ def accumulate_gradients(
 
 
 def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """Return the sums over the batches of a step by name: targets of each loss term in `terms`, tokens, and FLOPs."""
+    """Return the numbers of targets of each loss term in `terms`, of tokens and of FLOPs in a step with these batches."""
     counts = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     counts["tokens"] = sum(batch.tokens for batch in batches)
     counts["flops"] = sum(flops.training(batch) for batch in batches)

@@ -94,5 +94,5 @@ def test_invalid_attention_windows_are_refused() -> None:
 
 def test_objectives_that_restart_positions_are_refused() -> None:
     family = FAMILIES["longformer"]
-    with pytest.raises(PretuneError, match=r"tlm needs .* is window\(2\)"):
+    with pytest.raises(PretuneError, match=r"'tlm' needs .* is window\(2\)"):
         check_attention("tlm", family.build(family.read_config(LONGFORMER)))

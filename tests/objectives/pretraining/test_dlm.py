@@ -173,7 +173,7 @@ def test_turns_with_the_same_text_are_not_negatives() -> None:
     rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
     with pytest.raises(
         PretuneError,
-        match="x: the objective dlm exchanges turns between dialogues, but no two dialogues have turns of the same role",
+        match="x: the objective 'dlm' exchanges turns between dialogues, but no two dialogues have turns of the same role",
     ):
         DLM().arrange(source(rows=rows), Packing(256, 32), EpochRandom(0))
 
@@ -204,10 +204,10 @@ def test_invalid_use_is_rejected() -> None:
             parse_objective(text)
     with pytest.raises(PretuneError, match="nsp and dlm each need their own arrangement"):
         parse_objective("nsp+dlm")
-    with pytest.raises(PretuneError, match="dlm learns from dialogues"):
+    with pytest.raises(PretuneError, match="'dlm' learns from dialogues"):
         DLM().arrange(data(), Packing(256, 64), EpochRandom(0))
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
-    with pytest.raises(PretuneError, match="x: the objective dlm exchanges turns between dialogues"):
+    with pytest.raises(PretuneError, match="x: the objective 'dlm' exchanges turns between dialogues"):
         DLM().arrange(source(rows=one), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="x: no dialogue has two turns"):
         DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), EpochRandom(0))

@@ -159,11 +159,13 @@ def test_ranks_of_last_items_follow_the_logits() -> None:
 
 def test_histories_that_are_too_short_are_rejected() -> None:
     short = make_items(["a b c", "a b"])
-    with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are held out"):
+    with pytest.raises(
+        PretuneError, match="'item' needs histories of at least 4 items, because it holds out num_held_out=2"
+    ):
         MaskedItem().arrange(source(short), Packing(64, 16), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for two items"):
         MaskedItem().arrange(source(rings()), Packing(64, 3), EpochRandom(0))
-    with pytest.raises(PretuneError, match="item reads user histories"):
+    with pytest.raises(PretuneError, match="'item' reads user histories"):
         MaskedItem().arrange(Data(data().tokenizer, TEMPLATE), Packing(64, 16), EpochRandom(0))
     config = BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     model = Model(BERT, config, Network(build(config)), short.tokenizer)

@@ -106,7 +106,7 @@ def make_data(texts: list[str]) -> Data:
 def test_corpora_without_pairs_are_rejected() -> None:
     one = make_data(["One thing. Another thing. A third thing."])
     assert len(SOP().arrange(one, Packing(99, 32), EpochRandom(0))) == 1  # one document is enough
-    with pytest.raises(PretuneError, match="sop needs documents of two sentences or more"):
+    with pytest.raises(PretuneError, match="'sop' needs documents of two sentences or more"):
         SOP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), EpochRandom(0))
     with pytest.raises(PretuneError, match="leave no room for two texts"):
         SOP().arrange(data(), Packing(99, 4), EpochRandom(0))

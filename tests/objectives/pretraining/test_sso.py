@@ -70,5 +70,5 @@ def test_bad_options_and_corpora_are_refused() -> None:
     with pytest.raises(PretuneError, match=r"swap_rate=1\.5: expected a number that is at least 0 and at most 1"):
         parse_objective("sso(swap_rate=1.5)")
     one = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.array([0]))
-    with pytest.raises(PretuneError, match="the objective sso found no two documents that can exchange texts"):
+    with pytest.raises(PretuneError, match="the objective 'sso' found no two documents that can exchange texts"):
         SSO().arrange(one, Packing(1024, 128), EpochRandom(0))

@@ -308,14 +308,14 @@ def test_invalid_use_is_rejected() -> None:
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match="tlm learns from pairs of texts"):
+    with pytest.raises(PretuneError, match="'tlm' learns from pairs of texts"):
         TLM().arrange(replace(source(), rows=None), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
         TLM().arrange(source(), Packing(256, 5), EpochRandom(0))
     gpt, modern = (FAMILIES[name] for name in ("gpt2", "modernbert"))
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
     with pytest.raises(
-        PretuneError, match="tlm needs a model with full attention, and the attention pattern of this one is causal"
+        PretuneError, match="'tlm' needs a model with full attention, and the attention pattern of this one is causal"
     ):
         TLM().head(gpt.build(gpt.read_config(small)))
     sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}

@@ -194,13 +194,13 @@ def test_invalid_use_is_rejected() -> None:
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match="trtd learns from pairs of texts; give it a table of pairs"):
+    with pytest.raises(PretuneError, match="'trtd' learns from pairs of texts; give it a table of pairs"):
         TRTD().arrange(replace(source(), rows=None), Packing(256, 64), EpochRandom(0))
     with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
         TRTD().arrange(source(), Packing(256, 5), EpochRandom(0))
     gpt = FAMILIES["gpt2"]
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    with pytest.raises(PretuneError, match="trtd needs a model with full attention"):
+    with pytest.raises(PretuneError, match="'trtd' needs a model with full attention"):
         TRTD().head(gpt.build(gpt.read_config(small)))
     with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
         TRTD(generator_hidden_size=64, generator_heads=3).head(model().backbone)

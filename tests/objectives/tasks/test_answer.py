@@ -205,7 +205,7 @@ def test_answers_without_tokens_give_no_targets() -> None:
 
 def test_invalid_use_is_rejected() -> None:
     task = AnswerTask()
-    with pytest.raises(PretuneError, match="answer needs questions"):
+    with pytest.raises(PretuneError, match="'answer' needs questions"):
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
         task.tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=make_questions([["a"]], [None])), 4)

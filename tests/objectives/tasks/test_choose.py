@@ -155,7 +155,7 @@ def test_fixed_shapes_fit_every_batch(rows_per_step: int, tmp_path: Path) -> Non
 
 
 def test_other_rows_are_rejected() -> None:
-    with pytest.raises(PretuneError, match="choose needs rows with candidates"):
+    with pytest.raises(PretuneError, match="'choose' needs rows with candidates"):
         Choose().tokenize_examples(
             Data(Tokenizer.load(few_words()), TEMPLATE, rows=LabeledRows(Path("x"), {}, ["a"])), 16
         )

@@ -35,7 +35,7 @@ def test_contrast_learns_from_pairs(tmp_path: Path) -> None:
     )
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
-    with pytest.raises(PretuneError, match="texts: the task contrast needs pairs of texts"):
+    with pytest.raises(PretuneError, match="texts: the task 'contrast' needs pairs of texts"):
         run.predict(["red"])
 
 
@@ -116,9 +116,9 @@ def test_ranks_are_counted_among_different_texts() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("anchor,positive,score\na,b,1\nc,d,?\n", r"a\.csv, line 3: '\?' is not a number in 'score'"),
-        ("text\na\n", r"a\.csv: the task contrast needs pairs of texts"),
-        ("anchor,positive\na,b\nc,b\n", "contrast needs at least two different pairs of texts"),
+        ("anchor,positive,score\na,b,1\nc,d,?\n", r"a\.csv, line 3: expected a number, but found '\?' in 'score'"),
+        ("text\na\n", r"a\.csv: the task 'contrast' needs pairs of texts"),
+        ("anchor,positive\na,b\nc,b\n", "'contrast' needs at least two different pairs of texts"),
         ("anchor,positive,score\na,b,2\nc,d,2\n", "every row has the score 2"),
     ],
 )

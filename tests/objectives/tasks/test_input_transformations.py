@@ -145,14 +145,17 @@ def test_finetuning_adds_the_tokens_once_and_learns_them(tmp_path: Path) -> None
 
 
 def test_choices_have_no_two_orders() -> None:
-    with pytest.raises(PretuneError, match="choose: pooling=extract_both is for pairs of texts; use pooling=extract"):
+    with pytest.raises(
+        PretuneError,
+        match="choose: pooling=extract_both applies only to pairs of texts, not to candidates; use pooling=extract",
+    ):
         parse_objective("choose(pooling=extract_both)")
 
 
 def test_single_texts_have_no_two_orders_and_encoder_decoders_no_extract_token(tmp_path: Path) -> None:
     task = Classify(labels=("n", "y"), pooling="extract_both")
     model = with_tokens(tmp_path, task)
-    with pytest.raises(PretuneError, match=r"classify\(pooling=extract_both\) needs pairs of texts"):
+    with pytest.raises(PretuneError, match=r"'classify\(pooling=extract_both\)' needs pairs of texts"):
         spelled(model, task, rows(pairs=False))
     data = Data(model.require_tokenizer(), FAMILIES["t5"].template, rows=rows())
     with pytest.raises(PretuneError, match="needs a decoder or an encoder, not an encoder-decoder"):

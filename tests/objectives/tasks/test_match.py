@@ -73,10 +73,13 @@ def test_spans_are_read_from_offsets_or_words(tmp_path: Path) -> None:
             r"line 1: characters 4 to 99 are outside the text of 7 characters \('start1', 'end1'\)",
         ),
         ({"start1": 3, "end1": 3, "word2": "cat"}, "line 1: characters 3 to 3 are outside the text of 7 characters"),
-        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' in 'start1' is not a whole number of at least 0"),
+        (
+            {"start1": "x", "end1": 3, "word2": "cat"},
+            "line 1: expected a whole number of 0 or more in 'start1', but found 'x'",
+        ),
         (
             {"word1": "dog", "word2": "cat"},
-            r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-invalid",
+            r"line 1: the word 'dog' in 'word1' does not occur in its text; correct them, or leave them out with --drop-invalid",
         ),
         (
             {"word2": "cat"},
@@ -106,7 +109,7 @@ def test_rows_with_invalid_spans_can_be_dropped(tmp_path: Path) -> None:
         tmp_path / "a.jsonl", [good, *({**good, "word1": word} for word in ("dog", "fox", "owl", "elk")), good]
     )
     with pytest.raises(
-        PretuneError, match=r"4 of 6 rows .*: line 2: 'dog' .*, line 3: .*, line 4: .* …; correct them, or"
+        PretuneError, match=r"4 of 6 rows .*: line 2: the word 'dog' .*, line 3: .*, line 4: .* …; correct them, or"
     ):
         Match().read(file, {})
     rows = Match(drop_invalid=True).read(file, {})

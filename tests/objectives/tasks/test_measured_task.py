@@ -67,7 +67,7 @@ def test_custom_primary_metric_of_a_run(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_unknown_metric_is_an_error_before_training(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=r"--metric f2: the task classify has no such metric.*f1"):
+    with pytest.raises(PretuneError, match=r"--metric f2: the task 'classify' has no such metric.*f1"):
         tune(tmp_path / "run", metric="f2")
     assert not (tmp_path / "run").exists()
 

@@ -42,7 +42,7 @@ def test_scores_equal_those_of_transformers(tmp_path: Path) -> None:
         theirs = reference(**given).logits[:, 0].numpy()
     ours = [row["score"] for row in run.predict(texts, pairs=pairs)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    with pytest.raises(PretuneError, match="texts: the task rank needs pairs of texts"):
+    with pytest.raises(PretuneError, match="texts: the task 'rank' needs pairs of texts"):
         run.predict(["red"])
 
 
@@ -58,10 +58,13 @@ def test_queries_are_identified_by_id_or_text(tmp_path: Path) -> None:
     [
         (
             "query,passage,label\na,b,1\na,c,-1\n",
-            r"a\.csv, line 3: a relevance must be 0 or more, but is '-1' in 'label'",
+            r"a\.csv, line 3: expected a relevance of 0 or more, but found '-1' in 'label'",
         ),
-        ("query,passage,label\na,b,yes\n", r"a\.csv, line 2: 'yes' is not a number in 'label'"),
-        ("text,label\na,1\nb,0\n", r"a\.csv: the task rank needs pairs of texts; name the columns with --text, --pair"),
+        ("query,passage,label\na,b,yes\n", r"a\.csv, line 2: expected a number, but found 'yes' in 'label'"),
+        (
+            "text,label\na,1\nb,0\n",
+            r"a\.csv: the task 'rank' needs pairs of texts; name the columns with --text, --pair",
+        ),
         (
             "query,passage,label\na,b,1\nb,c,0\n",
             r"every query has only one candidate.*; or name the column of query ids with --columns\.group",

@@ -115,15 +115,15 @@ def test_mean_and_deviation_are_folded_into_the_head(bias: bool) -> None:
 def test_labels_that_are_not_numbers_are_rejected_with_their_line(tmp_path: Path) -> None:
     table = tmp_path / "a.tsv"
     for cell, message in (
-        ("high", "'high' is not a number in 'score'"),
-        ("1e999", "'1e999' is not"),
-        ("1,5", "'1,5' is not"),
+        ("high", "expected a number, but found 'high' in 'score'"),
+        ("1e999", "expected a number, but found '1e999'"),
+        ("1,5", "expected a number, but found '1,5'"),
     ):
         table.write_text(f"sentence\tscore\na\t1.5\nb\t{cell}\n")
         with pytest.raises(PretuneError, match=rf"a\.tsv, line 3: {message}"):
             Regress().read(table, {})
     listed = write(tmp_path / "b.jsonl", [{"text": "a", "score": 1}, {"text": "b", "score": True}])
-    with pytest.raises(PretuneError, match=r"b\.jsonl, line 2: True is not a number in 'score'"):
+    with pytest.raises(PretuneError, match=r"b\.jsonl, line 2: expected a number, but found True in 'score'"):
         Regress().read(listed, {})
     same = write(tmp_path / "c.jsonl", [{"text": "a", "score": 2}] * 3)
     with pytest.raises(PretuneError, match=r"c\.jsonl: every row has the number 2, so there is nothing to learn"):

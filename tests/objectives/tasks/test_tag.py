@@ -115,7 +115,7 @@ def test_invalid_use_is_rejected() -> None:
         Tag().fit(tagged([["a"]], [["O"]]))
     with pytest.raises(PretuneError, match="the file has no words"):
         Tag().fit(tagged([[]], [[]]))
-    with pytest.raises(PretuneError, match="tag needs tagged words"):
+    with pytest.raises(PretuneError, match="'tag' needs tagged words"):
         Tag().tokenize_examples(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="sequences of 2 tokens leave no room"):
         Tag(labels=TAGS).tokenize_examples(Data(store().tokenizer, TEMPLATE, rows=tagged([["a"]])), 2)

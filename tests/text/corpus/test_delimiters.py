@@ -102,6 +102,6 @@ def test_the_delimiter_that_excel_declares_is_used(delimiter: str, tmp_path: Pat
 def test_a_bad_row_of_a_semicolon_table_is_named(tmp_path: Path) -> None:
     rows = "".join(f"a, {number};x\n" for number in range(20))
     with pytest.raises(
-        PretuneError, match=r"a\.csv, line 22: expected 2 fields .* found 3; fields are separated by semicolons"
+        PretuneError, match=r"a\.csv, line 22: expected 2 fields .* found 3, separated by semicolons; correct this line"
     ):
         read_labeled(write(tmp_path / "a.csv", f"text;label\n{rows}a;b;c\n"))

@@ -52,7 +52,7 @@ def test_values_keep_their_types(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "parts", "message"),
     [
-        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2 contains a tab or a line break in a cell"),
+        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2: a .tsv file cannot contain cells with a tab or a line break"),
         ("a.csv", [[{"text": "a"}], [{"text": "a", "more": "b"}]], "row 2 has a column 'more', which the first rows do not"),
         ("a.csv", [[{"text": "\ud800"}]], "row 1 contains a lone surrogate"),
         ("a.parquet", [[{"n": 1}], [{"n": "x"}]], "rows 2 to 2: the values of 'n' do not all have the same type"),

@@ -56,8 +56,8 @@ def test_marks_and_line_ends_do_not_matter(tmp_path: Path) -> None:
         ("(NP (NN a) rain)", 1, "the word 'rain' has no tag of its own"),
         ("(NP the board)", 1, "the word 'board' has no tag of its own"),
         ("(NP (NN a (NN b)))", 1, "the word 'a' is followed by a bracket"),
-        ("(NP\n())", 2, "the brackets contain nothing, but no word"),
-        ("(NP (NN))", 1, "the brackets contain 'NN', but no word"),
+        ("(NP\n())", 2, "the brackets are empty; correct the tree"),
+        ("(NP (NN))", 1, "the brackets contain only the label 'NN' and no word"),
         ("(" * 500, 1, "nested more than 400 levels"),
     ],
 )

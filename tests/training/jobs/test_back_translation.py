@@ -71,7 +71,7 @@ def test_wrong_settings_are_errors_of_one_line(tmp_path: Path) -> None:
         BackTranslation(model="a", texts=("b.txt",), num_beams=4, temperature=1.0)
     with pytest.raises(PretuneError, match=r"back_translation\.ratio"):
         BackTranslation(model="a", texts=("b.txt",), ratio=0.0)
-    with pytest.raises(PretuneError, match="apply only to the objective translate"):
+    with pytest.raises(PretuneError, match="apply only to the objective 'translate'"):
         pt.pretrain(
             "bert-tiny",
             "a.txt",

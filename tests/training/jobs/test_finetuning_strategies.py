@@ -130,9 +130,9 @@ def test_pooling_is_restricted_to_its_sequence() -> None:
 
 def test_a_strategy_must_train_something() -> None:
     assert "full" in choose_strategy("auto").parts
-    with pytest.raises(PretuneError, match="strategy frozen: the task contrast has no head"):
+    with pytest.raises(PretuneError, match="strategy frozen: the task 'contrast' has no head"):
         choose_strategy("frozen", "contrast", has_head=False)
-    with pytest.raises(PretuneError, match="features trains nothing else"):
+    with pytest.raises(PretuneError, match="'features' only fits the head"):
         choose_strategy("features+lora(4)")
     with pytest.raises(PretuneError, match="temperature must be above 0"):
         choose_strategy("contrastive(0)")

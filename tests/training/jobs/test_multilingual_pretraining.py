@@ -141,7 +141,7 @@ def test_incompatible_inputs_are_rejected(tmp_path: Path) -> None:
         PretuneError, match="is a token store, but other inputs are files; give only stores or only files"
     ):
         learn("mlm", ["en", "text.fr.txt"], tmp_path / "both")
-    with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
+    with pytest.raises(PretuneError, match="'bilm' needs a model with a forward and a backward stack"):
         learn("bilm", ["en"], out, model="bert-tiny")
 
 

@@ -95,7 +95,7 @@ def test_wrong_schedules_are_errors_of_one_line() -> None:
     model.add_heads(mixture.objectives)
     check_heads(parse_objective_schedule([(0.5, "mlm"), (1.0, "mlm(unit=word)+nsp")], mixture), model)
     with pytest.raises(
-        PretuneError, match="the objective mlm has another head in mlm than in the objective of the run"
+        PretuneError, match="the objective 'mlm' needs a head of another shape in mlm than in the objective of the run"
     ):
         check_heads(parse_objective_schedule([(1.0, "mlm(span_boundary=true)")], mixture), model)
 

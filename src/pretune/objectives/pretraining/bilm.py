@@ -83,7 +83,7 @@ class BiLM(Objective):
         make: Any = getattr(backbone, "direction_head", None)
         if make is None:
             raise PretuneError(
-                "the objective bilm needs a model with a forward and a backward stack; choose a model such as elmo-transformer"
+                "the objective 'bilm' needs a model with a forward and a backward stack; choose a model such as elmo-transformer"
             )
         head: nn.Module = make()
         return head

@@ -59,7 +59,7 @@ class DLM(SequenceClassification, LearnsFromRows):
     def arrange(self, data: Data, packing: Packing, draws: EpochRandom) -> Epoch:
         """Return one sequence per window of dialogue turns; if a window is too long, truncate its longest turns."""
         if not isinstance(data.rows, Dialogues):
-            raise PretuneError("the objective dlm learns from dialogues; give it a .jsonl file of dialogues")
+            raise PretuneError("the objective 'dlm' learns from dialogues; give it a .jsonl file of dialogues")
         rows, tokens = data.rows, data.token_rows
         starts, lengths = tokens.starts[:, 0], tokens.lengths[:, 0]
         dialogue = np.repeat(np.arange(len(rows)), rows.counts)
@@ -68,11 +68,11 @@ class DLM(SequenceClassification, LearnsFromRows):
         real = window >= 0
         if not real.any():
             raise PretuneError(
-                f"{rows.file}: no dialogue has two turns or more, as the objective dlm needs; add longer dialogues"
+                f"{rows.file}: no dialogue has two turns or more, as the objective 'dlm' needs; add longer dialogues"
             )
         if not any(can_exchange(rows, dialogue, used, role) for role in (QUERY, RESPONSE)):
             raise PretuneError(
-                f"{rows.file}: the objective dlm exchanges turns between dialogues, but no two dialogues have turns of the same role "
+                f"{rows.file}: the objective 'dlm' exchanges turns between dialogues, but no two dialogues have turns of the same role "
                 "with different words; give it more dialogues"
             )
         turn = np.where(real, used[window], 0)  # (m, k)

@@ -52,7 +52,7 @@ class MaskedItem(TokenPrediction):
         items = packing.length - data.template.num_special_tokens(pair=False)
         if data.store is None:
             raise PretuneError(
-                "the objective item reads user histories; give a token store of histories instead of labeled rows"
+                "the objective 'item' reads user histories; give a token store of histories instead of labeled rows"
             )
         if items < 2:
             raise PretuneError(
@@ -61,8 +61,9 @@ class MaskedItem(TokenPrediction):
         begin, end = history_bounds(data.store, data.documents, self.num_held_out)
         if not len(begin):
             raise PretuneError(
-                f"the objective item needs histories of {self.num_held_out + 2} items or more, of which the last "
-                f"{self.num_held_out} are held out for evaluation, and the store has none; add longer histories, or lower num_held_out"
+                f"the objective 'item' needs histories of at least {self.num_held_out + 2} items, because it holds out "
+                f"num_held_out={self.num_held_out} for evaluation, but all histories of the store are shorter; "
+                "add longer histories, or lower num_held_out"
             )
         sizes = end - begin
         shift = draws.integers(items // 2 + 1, "shift", begin) if draws.epoch else np.zeros_like(begin)

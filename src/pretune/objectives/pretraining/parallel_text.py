@@ -56,7 +56,7 @@ class ParallelText(LearnsFromRows):
         """
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
-                f"the objective {self.name} learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
+                f"the objective {self.name!r} learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
             )
         rows = data.token_rows
         single = (*data.template.single, *data.template.last)
@@ -100,6 +100,6 @@ def check_attention(name: str, backbone: Backbone) -> None:
             and module.pattern != full
         ):
             raise PretuneError(
-                f"the objective {name} needs a model with full attention, and the attention pattern of this one is "
+                f"the objective {name!r} needs a model with full attention, and the attention pattern of this one is "
                 f"{module.pattern.name}; choose an encoder such as bert"
             )

@@ -93,7 +93,7 @@ def split_into_pairs(
     first = split_at_sentence(store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
-            f"the objective {name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
+            f"the objective {name!r} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
             "give it longer documents or increase batch.max_length"
         )
     begins = np.stack([starts, starts + first], axis=1)
@@ -153,7 +153,7 @@ def exchange_second_texts(
     matched = np.flatnonzero(partner >= 0)
     if not len(matched):
         raise PretuneError(
-            f"the objective {name} found no two documents that can exchange texts: it needs two documents or more of two sentences that "
+            f"the objective {name!r} found no two documents that can exchange texts: it needs two documents or more of two sentences that "
             "fit into a sequence, in one file and language; give it more documents, or increase batch.max_length"
         )
     shorter = np.minimum(spans[matched, 1], spans[partner[matched], 1])

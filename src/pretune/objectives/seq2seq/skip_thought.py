@@ -101,7 +101,7 @@ class SkipThought(Seq2Seq):
         starts, whole = starts[full], whole[full]
         if not len(starts):
             raise PretuneError(
-                "the objective skip_thought needs documents of three sentences or more, and this corpus has none; give it longer documents"
+                "the objective 'skip_thought' needs documents of three sentences or more, and this corpus has none; give it longer documents"
             )
         spans = np.minimum(whole, [most[0], most[1], most[1]])
         source = Arrangement(

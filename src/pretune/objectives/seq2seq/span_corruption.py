@@ -70,7 +70,7 @@ class SpanCorruption(Seq2Seq):
         need, has = int(count[0]) + 1, count_sentinels(data.tokenizer)
         if need > has:
             raise PretuneError(
-                f"objective spans: sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
+                f"objective 'spans': sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
                 f"train a tokenizer with `pretune tokenizer train --extra-ids {need}`, or set a smaller batch.max_length"
             )
         longest = int(hidden[0]) + need + count_special_items(template.target) - 1

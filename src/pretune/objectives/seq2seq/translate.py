@@ -62,7 +62,7 @@ class Translate(Seq2Seq, LearnsFromRows):
         """Return a source and a target sequence per pair of texts; drop pairs that are too long or incomplete."""
         if not isinstance(data.rows, LabeledRows) or data.rows.pairs is None:
             raise PretuneError(
-                "the objective translate learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
+                "the objective 'translate' learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
             )
         templates = self.templates(data.template)
         around = np.array([template.num_special_tokens(pair=False) for template in templates]) - [0, 1]

@@ -99,7 +99,7 @@ class AnswerTask(Task):
         """Return one sequence of at most `length` tokens per window of a passage: the question, then the window."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
-                "the task answer needs questions with passages; give a .json file in SQuAD's format, or a .jsonl file"
+                "the task 'answer' needs questions with passages; give a .json file in SQuAD's format, or a .jsonl file"
             )
         tokens, template = data.tokens, data.template
         room = length - template.num_special_tokens(pair=True)

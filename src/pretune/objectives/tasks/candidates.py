@@ -35,7 +35,9 @@ class CandidateTask(Task):
     def __post_init__(self) -> None:
         check_pooling(self.name, self.pooling)
         if self.pooling == "extract_both":
-            raise PretuneError(f"{self.name}: pooling=extract_both is for pairs of texts; use pooling=extract")
+            raise PretuneError(
+                f"{self.name}: pooling=extract_both applies only to pairs of texts, not to candidates; use pooling=extract"
+            )
 
     def tokenize_examples(self, data: Data, length: int) -> Arrangement:
         """Return one sequence of at most `length` tokens per candidate.
@@ -46,7 +48,7 @@ class CandidateTask(Task):
         examples = data.rows
         if not isinstance(examples, ChoiceExamples):
             raise PretuneError(
-                f"the task {self.name} needs rows with candidates; give a .jsonl or .parquet file in which each row lists its candidates"
+                f"the task {self.name!r} needs rows with candidates; give a .jsonl or .parquet file in which each row lists its candidates"
             )
         labels = {"example": examples.owner, "group": examples.owner}
         labels |= {"right": examples.target_probabilities} if examples.answered else {}

@@ -533,7 +533,7 @@ def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:
 def require_labeled(name: str, data: Data) -> LabeledRows:
     """Return the labeled rows of `data`; raise an error that names the task `name` if the data is of another kind."""
     if not isinstance(data.rows, LabeledRows):
-        raise PretuneError(f"the task {name} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
+        raise PretuneError(f"the task {name!r} learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
     return data.rows
 
 
@@ -541,7 +541,7 @@ def require_pairs(name: str, rows: LabeledRows) -> None:
     """Raise an error that names the task `name` if the rows have single texts instead of pairs."""
     if rows.pairs is None:
         raise PretuneError(
-            f"{rows.file}: the task {name} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"
+            f"{rows.file}: the task {name!r} needs pairs of texts{advise_options('name the columns', ('text', 'pair'))}"
         )
 
 

@@ -120,7 +120,9 @@ class Contrast(Task):
         """Return a copy of the task with the range of the training scores; scores within [-1, 1] count as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
-                raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts; add rows")
+                raise PretuneError(
+                    f"{examples.file}: the task 'contrast' needs at least two different pairs of texts; add rows"
+                )
             return self
         lowest, highest = min(examples.labels), max(examples.labels)
         if lowest == highest:
@@ -139,7 +141,7 @@ class Contrast(Task):
         assert rows.pairs is not None
         if self.embedding.similarity != "cosine":
             raise PretuneError(
-                f"the vectors of this model are compared by {self.embedding.similarity}, but the task contrast learns cosines; "
+                f"the vectors of this model are compared by {self.embedding.similarity}, but the task 'contrast' learns cosines; "
                 "to use cosines anyway, set similarity_fn_name to cosine in the model's config_sentence_transformers.json"
             )
         tokens = data.token_rows

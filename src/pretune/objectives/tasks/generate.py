@@ -149,7 +149,7 @@ class Generate(TwoSided, Task):
         """Return the source text of each row: the prefix of the task, then its text or its pair of texts."""
         if not isinstance(rows, LabeledRows):
             raise PretuneError(
-                "the task generate needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
+                "the task 'generate' needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
             )
         texts = rows.texts
         if rows.pairs is not None:

@@ -77,7 +77,7 @@ class OnLayerFeatures(WrappedTask):
         if self.layers == "cove":
             if not hasattr(network, "encoder"):
                 raise PretuneError(
-                    "cove features need the encoder of a translation model; choose a model that was trained with the objective translate"
+                    "'cove' features need the encoder of a translation model; choose a model that was trained with the objective 'translate'"
                 )
             network = network.encoder
         embed = network.embed

@@ -84,11 +84,11 @@ class Match(LabelTask):
         """Return one sequence of at most `length` tokens per row; longer texts are truncated around their spans."""
         if not isinstance(data.rows, LabeledRows) or "spans" not in data.rows.extra:
             raise PretuneError(
-                "the task match needs rows with two marked spans; give a file with the columns start1, end1, start2 and end2"
+                "the task 'match' needs rows with two marked spans; give a file with the columns start1, end1, start2 and end2"
             )
         if data.template.target:
             raise PretuneError(
-                "the task match needs an encoder, because it marks tokens of its input; choose an encoder instead of an encoder-decoder"
+                "the task 'match' needs an encoder, because it marks tokens of its input; choose an encoder instead of an encoder-decoder"
             )
         labels = {} if data.rows.labels is None else {self.name: self.encode_labels(data.rows)}
         arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)

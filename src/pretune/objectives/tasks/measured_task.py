@@ -65,5 +65,5 @@ def check_primary_metric(task: Task, metrics: Mapping[str, float]) -> None:
     if task.primary_metric not in metrics:
         names = {*metrics, *registered_metrics()}
         raise PretuneError(
-            f"--metric {task.primary_metric}: the task {task.name} has no such metric; {suggest(task.primary_metric, names)}"
+            f"--metric {task.primary_metric}: the task {task.name!r} has no such metric; {suggest(task.primary_metric, names)}"
         )

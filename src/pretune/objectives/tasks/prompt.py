@@ -71,7 +71,7 @@ class Prompt(LabelTask):
         rows, template = require_labeled(self.name, data), data.template
         if template.target:
             raise PretuneError(
-                "the task prompt needs a masked language model; with an encoder-decoder, use generate(constrained=true)"
+                "the task 'prompt' needs a masked language model; with an encoder-decoder, use generate(constrained=true)"
             )
         parts = Cloze.parse(self.template, rows.pairs is not None).parts(rows, data.tokenizer)
         arrangement = compose_sequences(parts, data.tokenizer, template.single, length)

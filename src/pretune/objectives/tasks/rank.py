@@ -173,5 +173,5 @@ def relevance(value: Any) -> float:
     """Return the relevance in a table cell as a number; raise an error if it is negative."""
     found = parse_number(value)
     if found < 0:
-        raise ValueError(f"a relevance must be 0 or more, but is {value!r}")
+        raise ValueError(f"expected a relevance of 0 or more, but found {value!r}")
     return found

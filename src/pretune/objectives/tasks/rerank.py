@@ -108,7 +108,7 @@ class Rerank(Task):
         """Return one sequence of at most `length` tokens per request: its candidates in their initial order."""
         lists = data.rows
         if not isinstance(lists, CandidateLists):
-            raise PretuneError("the task rerank needs lists of candidates; give a table with one row per candidate")
+            raise PretuneError("the task 'rerank' needs lists of candidates; give a table with one row per candidate")
         tokens = data.token_rows
         sizes = np.array([len(items) for items in lists.items])
         if (wrong := np.flatnonzero(tokens.lengths[:, 0] != sizes)).size:
@@ -236,8 +236,8 @@ class RerankHead(nn.Module):
             embed = backbone.embed
             if not isinstance(embed, Embeddings):
                 raise PretuneError(
-                    "rerank adds numeric features to token embeddings, but this model has no plain table of them; choose "
-                    "a model that has one, such as bert-tiny"
+                    "the task 'rerank' adds numeric features to token embeddings, but this model does not embed tokens with a "
+                    "single matrix; choose a model that does, such as bert-tiny"
                 )
             self.features = FeatureEmbedding(features, embed.tokens.shape[1], means, deviations)
         self.score = TokenHead(backbone.width, 1, backbone.tagger(), dropout)

@@ -116,7 +116,7 @@ class Tag(Task):
         """Return one sequence per sentence, or per window of a long one; a predicate, if any, is appended to it."""
         if not isinstance(data.rows, TaggedSentences):
             raise PretuneError(
-                "the task tag needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
+                "the task 'tag' needs tagged words; give a file in CoNLL column format, a .conllu file or a .jsonl file"
             )
         tokens = data.tokens
         roles = tokens.predicates is not None

@@ -50,7 +50,7 @@ def load_table(data: Path | None, seed: int = 0) -> list[ProbingTask]:
     """
     if data is None:
         raise PretuneError(
-            "the suite table needs a table with texts and labels; give a .csv, .tsv, .jsonl, or .parquet file"
+            "the suite 'table' needs a table with texts and labels; give a .csv, .tsv, .jsonl, or .parquet file"
         )
     table = LabeledTable.open(data, {}, ROLES, "strict")
     columns = table.find_columns(ROLES)
@@ -67,7 +67,9 @@ def load_table(data: Path | None, seed: int = 0) -> list[ProbingTask]:
                 f"{table.path}: there is a column {given!r}, but none named {absent!r}; add a column {absent!r}"
             )
     if "begin2" in columns and "begin" not in columns:
-        raise PretuneError(f"{table.path}: there is a column 'begin2', but none named 'begin'; rename begin2 and end2")
+        raise PretuneError(
+            f"{table.path}: there is a column 'begin2', but none named 'begin'; rename 'begin2' to 'begin' and 'end2' to 'end'"
+        )
     examples = [_example(table, columns, row, line) for line, row in table.rows()]
     if "split" not in columns:
         examples = split_randomly(examples, seed)

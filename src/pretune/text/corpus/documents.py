@@ -192,8 +192,8 @@ def read_table(
         if len(row) != len(header):
             place = f"{file}, line {number}"
             raise PretuneError(
-                f"{place}: expected {len(header)} fields as in the header, but found {len(row)}; fields are separated by "
-                f"{NAMES[dialect.delimiter]}"
+                f"{place}: expected {len(header)} fields as in the header, but found {len(row)}, separated by "
+                f"{NAMES[dialect.delimiter]}; correct this line"
             )
         yield number, dict(zip(header, row, strict=True))
 
@@ -219,7 +219,7 @@ def read_parquet(
         if meter:
             meter.bytes += file.stat().st_size
     except (pyarrow.ArrowException, OSError, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise PretuneError(f"{file}: damaged, or not a Parquet file ({error}); restore it") from error
+        raise PretuneError(f"{file}: damaged, or not a Parquet file ({error}); restore it from its source") from error
 
 
 def _from_row(

@@ -304,9 +304,9 @@ def encode_row(row: Row, number: int, option: str) -> bytes:
             cells[name] = json_value(value)
             json.dumps(cells[name])  # reports numbers and nesting beyond Python's limits
         except (UnsupportedValue, ValueError, RecursionError) as error:
-            problem = str(error) if isinstance(error, UnsupportedValue) else f"a value that is too large ({error})"
+            problem = str(error) if isinstance(error, UnsupportedValue) else f"a value is too large ({error})"
             raise PretuneError(
-                f"{option}: row {number} has {problem} in the column {quote(name)}; convert the column to text or numbers, "
+                f"{option}: row {number}, column {quote(name)}: {problem}; convert the column to text or numbers, "
                 "or leave it out"
             ) from error
     return json.dumps(cells).encode() + b"\n"  # escapes everything but ASCII, lone surrogates too
@@ -330,12 +330,12 @@ def json_value(value: Any) -> Any:
         return json_value(value.tolist()) if value.dtype.kind != "V" else _unsupported(value)
     if isinstance(value, float):
         if math.isinf(value):
-            raise UnsupportedValue("an infinite number")
+            raise UnsupportedValue("infinite numbers are not supported")
         return float(value)
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):
-                raise UnsupportedValue(f"an object with the key {quote(name)}, which is not a text,")
+                raise UnsupportedValue(f"an object has the key {quote(name)}, but keys must be texts")
         return {name: json_value(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(part) for part in value]
@@ -347,7 +347,7 @@ def json_value(value: Any) -> Any:
 
 
 def _unsupported(value: Any) -> Any:
-    raise UnsupportedValue(f"a value of type {type(value).__name__}")
+    raise UnsupportedValue(f"values of type {type(value).__name__} are not supported")
 
 
 def is_missing(value: Any) -> bool:

@@ -102,7 +102,7 @@ def _text_writer(
                 advice = "correct it, or write a .jsonl file"
                 raise PretuneError(f"{path}: row {number} contains a lone surrogate, invalid text; {advice}") from error
             except ValueError as error:
-                raise PretuneError(f"{path}: row {number} contains {error}; write a .csv or .jsonl file") from error
+                raise PretuneError(f"{path}: row {number}: {error}; write a .csv or .jsonl file") from error
 
     yield write
 
@@ -126,7 +126,7 @@ def format_csv_line(row: list[str]) -> str:
 def format_tsv_line(row: list[str]) -> str:
     """Return the cells of a row as a line of TSV; raise ValueError for a cell with a tab or line break."""
     if any(mark in cell for cell in row for mark in "\t\n\r"):
-        raise ValueError("a tab or a line break in a cell, which a .tsv file cannot represent")
+        raise ValueError("a .tsv file cannot contain cells with a tab or a line break")
     return "\t".join(row) + "\n"
 
 

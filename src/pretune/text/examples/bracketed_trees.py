@@ -104,7 +104,7 @@ def read_bracketed(file: str | Path, *, errors: Errors = "strict") -> Iterator[C
             if piece == "(":
                 if stack and stack[-1].word:
                     raise PretuneError(
-                        f"{place}: the word {quote(stack[-1].word)} is followed by a bracket; close its tag first"
+                        f"{place}: the word {quote(stack[-1].word)} is followed by a bracket; close the bracket of its tag first"
                     )
                 if len(stack) == DEEPEST:
                     raise PretuneError(
@@ -164,9 +164,8 @@ def _close(node: _Open, words: list[str], place: str) -> Constituent | None:
     if not node.children:
         if node.empty:
             return None
-        raise PretuneError(
-            f"{place}: the brackets contain {quote(node.label) if node.label else 'nothing'}, but no word; correct the tree"
-        )
+        problem = f"contain only the label {quote(node.label)} and no word" if node.label else "are empty"
+        raise PretuneError(f"{place}: the brackets {problem}; correct the tree")
     return Constituent(node.label, node.begin, len(words), tuple(node.children))
 
 

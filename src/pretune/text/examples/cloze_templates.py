@@ -100,11 +100,13 @@ def verbalizer_words(words: str, labels: Sequence[str]) -> list[str]:
         named = {label.strip(): word.strip() for label, _, word in (part.partition(":") for part in parts)}
         if set(named) != set(labels):
             found = ", ".join(named)
-            raise PretuneError(f"words {words}: expected a word for each of the labels {listed}, but found {found}")
+            raise PretuneError(
+                f"words {words}: expected a word for each of the labels {listed}, but found {found}; correct the labels"
+            )
         return [named[label] for label in labels]
     if len(parts) != len(labels):
         wanted = f"one word for each of the {len(labels)} labels ({listed})"
-        raise PretuneError(f"words {words}: expected {wanted}, but found {len(parts)}")
+        raise PretuneError(f"words {words}: expected {wanted}, but found {len(parts)}; add or remove words")
     return parts
 
 

@@ -460,7 +460,7 @@ def parse_label(value: Any) -> str:
     if isinstance(value, list | dict):
         raise ValueError(f"expected a single label, but found a {type(value).__name__}")
     if not is_valid_text(label := str(value).strip()):
-        raise ValueError("the label contains a lone surrogate, which is not valid text,")
+        raise ValueError("expected valid text as the label, but found a lone surrogate")
     return label
 
 
@@ -503,5 +503,5 @@ def parse_number(value: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError(f"{value!r} is not a number")
+        raise ValueError(f"expected a number, but found {value!r}")
     return number

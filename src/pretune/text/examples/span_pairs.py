@@ -88,7 +88,7 @@ def find_span(rows: LabeledRows, row: int, which: int) -> CharacterSpan:
         raise ValueError(f"span {which} is missing in {', '.join(repr(rows.columns[role]) for role in roles)}")
     spans = find_words(word.strip(), text)
     if not spans:
-        raise ValueError(f"{word!r} ({rows.columns[role]!r}) is not in its text")
+        raise ValueError(f"the word {word!r} in {rows.columns[role]!r} does not occur in its text")
     if place is not None:
         words = [match.start() for match in re.finditer(r"\S+", text)]
         near = words[min(max(place, 0), len(words) - 1)]
@@ -115,7 +115,7 @@ def _read_integer(rows: LabeledRows, row: int, role: str) -> int | None:
     if cell is None or cell == "":
         return None
     if not re.fullmatch(r"\d+", str(cell).strip()):
-        raise ValueError(f"{cell!r} in {rows.columns[role]!r} is not a whole number of at least 0")
+        raise ValueError(f"expected a whole number of 0 or more in {rows.columns[role]!r}, but found {cell!r}")
     return int(cell)
 
 

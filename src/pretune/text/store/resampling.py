@@ -18,7 +18,7 @@ def check_resampling(store: Store) -> None:
     """Raise an error if the documents of a store cannot be tokenized anew without losing information."""
     if store.has_annotated_spans:
         raise PretuneError(
-            f"{store.folder}: the store has annotated spans, whose tokens are marked as one word, so its texts cannot be "
+            f"{store.folder}: the store has annotated spans, each of which is marked as one word, so its texts cannot be "
             "tokenized anew in every epoch; remove batch.bpe_dropout and batch.unigram_alpha"
         )
 

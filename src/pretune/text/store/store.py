@@ -138,7 +138,7 @@ class Store:
         if tokenizer.digest != self.manifest["tokenizer"]:
             path = self.folder / "tokenizer.json"
             raise PretuneError(
-                f"{path}: the file has changed since this store was prepared with it; restore it, or prepare the store again"
+                f"{path}: the file has changed since this store was prepared with it; restore the original file, or prepare the store again"
             )
         return tokenizer
 
@@ -418,7 +418,7 @@ def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
 
     Its size is compared and, if `whole`, its checksum, for which the whole file is read.
     """
-    again = "restore it, or prepare the store again"
+    again = "restore it from a backup, or prepare the store again"
     if not path.is_file():
         raise PretuneError(f"{path}: the shard is missing; {again}")
     if (size := path.stat().st_size) != entry["size"]:
@@ -465,6 +465,6 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > 1 << 20:
-            raise PretuneError(f"{path}: the shard is damaged; restore it, or prepare the store again")
+            raise PretuneError(f"{path}: the shard is damaged; restore it from a backup, or prepare the store again")
         header = parse_json(file.read(size).decode("utf-8", "replace"), str(path))
     return validate_schema(header, dict[str, Any], str(path)), 8 + size

@@ -54,7 +54,9 @@ def parse_tokenizer_json(text: str, where: str | Path) -> Content:
         content = json.loads(text)  # excessive nesting fails here or in the library; a check would take seconds
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise PretuneError(f"{where}{line}: not valid JSON; the tokenizer file may be damaged or incomplete") from error
+        raise PretuneError(
+            f"{where}{line}: not valid JSON; the tokenizer file may be damaged or incomplete, so download it again"
+        ) from error
     return validate_schema(content, dict[str, Any], str(where))
 
 

@@ -64,7 +64,7 @@ class SampledTokenizer(Tokenizer):
         return ids.astype(self.dtype), lengths, offsets
 
     def _ids(self, text: str) -> list[int]:
-        """Return the token ids of a text, sampled."""
+        """Return the token ids of a text under a randomly sampled segmentation."""
         text = replace_private(text)
         with library_errors(*FAILED):
             words = self._pre_tokenize(text)

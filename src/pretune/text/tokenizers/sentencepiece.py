@@ -102,7 +102,7 @@ def _parse(data: bytes) -> SentencePieceModel:
         else:
             _check_known(number, AROUND, "the model")
     if not model.pieces:
-        raise ValueError("the vocabulary of the model is empty")
+        raise ValueError("the vocabulary of the model is empty; use another file")
     if not model.escape_spaces:
         raise PretuneError(
             "models with escape_whitespaces=false are not supported; train the model with escape_whitespaces=true"
@@ -161,9 +161,9 @@ def _fields(data: bytes) -> Iterator[Field]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise ValueError(f"the file is not a protocol buffer: {wire} is not a wire type")
+            raise ValueError(f"the file is not a protocol buffer, because {wire} is not a wire type; check the path")
         if position + size > len(data):
-            raise ValueError("the file is truncated")
+            raise ValueError("the file is truncated; restore it from its source")
         yield number, data[position : position + size]
         position += size
 

@@ -83,7 +83,7 @@ def read_compiled_rules(charsmap: bytes) -> dict[str, str]:
     places, keys = np.array([0], dtype=np.uint32), [b""]
     while len(places):  # all prefixes of one length per iteration
         if len(keys[0]) > LONGEST_KEY or len(keys) > MOST_KEYS:
-            raise ValueError("the trie of the normalization rules contains a cycle")
+            raise ValueError("the trie of the normalization rules contains a cycle; download the file again")
         here = units[places]
         base = places ^ ((here >> 10) << ((here & 512) >> 6))
         for number in ((here >> 8) & 1).nonzero()[0]:  # prefixes that are keys

@@ -163,7 +163,7 @@ def parse_strategy(text: str) -> Strategy:
         raise PretuneError(f"strategy {text!r}: the weight of smart must be above 0, for example smart(1)")
     if "features" in parts and len(parts) > 1:
         raise PretuneError(
-            f"strategy {text!r}: features trains nothing else, because it only fits the head; remove the other parts"
+            f"strategy {text!r}: 'features' only fits the head, so it cannot be combined with others; remove the other parts"
         )
     if "contrastive" in parts and not parts["contrastive"] > 0:
         raise PretuneError(f"strategy {text!r}: the temperature must be above 0, for example contrastive(0.1)")
@@ -187,7 +187,7 @@ def choose_strategy(text: str, task: str = "it", has_head: bool = True) -> Strat
     """
     strategy = parse_strategy("full" if text == AUTO else text)
     if "frozen" in strategy.parts and not has_head:
-        raise PretuneError(f"strategy {text}: the task {task} has no head, so nothing would be trained; use full")
+        raise PretuneError(f"strategy {text}: the task {task!r} has no head, so nothing would be trained; use full")
     return strategy
 
 

@@ -58,8 +58,8 @@ def check_heads(stages: ObjectiveStages, model: Model) -> None:
                 wanted = shapes_of(part.head(model.backbone))
             if wanted != shapes_of(model.root.heads[part.name]):
                 raise PretuneError(
-                    f"batch.objective_schedule: the objective {part.name} has another head in {stage} than in the objective of "
-                    "the run; give it the same options of the head there, such as span_boundary"
+                    f"batch.objective_schedule: the objective {part.name!r} needs a head of another shape in {stage} than in the "
+                    "objective of the run; give it the same options in both, such as span_boundary"
                 )
 
 

@@ -47,7 +47,7 @@ def self_train(plan: FinetuningJob, finetune: Finetune, resume: bool = False) ->
     rows, labels = material.rows, list(material.task.labels)
     if not material.task.classifies_texts or material.task.name != material.task.kind:
         raise PretuneError(
-            f"{plan.objective}: unlabeled texts need a task with one label per text; choose the task classify or prompt"
+            f"{plan.objective}: unlabeled texts need a task with one label per text; choose the task 'classify' or 'prompt'"
         )
     if plan.teacher:
         teacher_task(plan.teacher, labels)

@@ -85,7 +85,7 @@ def keep_best(plan: FinetuningJob, material: Any, runs: dict[int, Run | None]) -
     name = f"dev/{material.primary_metric}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:
-        raise PretuneError(f"{plan.out}: all {len(runs)} seeds failed; lower the learning rate")
+        raise PretuneError(f"{plan.out}: training diverged with all {len(runs)} seeds; lower the learning rate")
     best = max(scores, key=lambda seed: scores[seed])
     # A run that has learned nothing is no better than the majority-class baseline.
     baseline = material.baseline_score()

@@ -205,8 +205,9 @@ class Muon(torch.optim.Optimizer):
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al., 2020): Adam, with the update of each matrix scaled to the learning rate times the matrix norm.
 
-    Stacked matrices are scaled separately. Norms and biases, whose parameter groups have no `layer_adaptation`, take
-    Adam's update unscaled, as in the authors' code. With sharded parameters, only norms are summed over processes.
+    Stacked matrices are scaled separately. Biases and parameters of normalization layers, whose parameter groups have
+    no `layer_adaptation`, take Adam's update unscaled, as in the authors' code. With sharded parameters, only the norms
+    of matrices and of their updates are summed over processes.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class World:
                 local = int(os.environ.get("LOCAL_RANK", "0"))
                 if local >= torch.cuda.device_count():
                     raise PretuneError(
-                        f"process {local} of this machine has no GPU: the machine has {torch.cuda.device_count()}; "
+                        f"process {local} of this machine has no GPU, because the machine has only {torch.cuda.device_count()}; "
                         "start fewer processes with `torchrun --nproc-per-node`"
                     )
                 torch.cuda.set_device(local)

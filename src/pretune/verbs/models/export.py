@@ -250,7 +250,7 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
         isinstance(h, LayerFeaturesHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()
     ):
         raise PretuneError(
-            f"{reference}: the objective {model.objective} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
+            f"{reference}: the objective {model.objective!r} reads several layers, which the sentence-transformers format cannot express; export it with --format hf"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).with_options(
         pooling, normalize

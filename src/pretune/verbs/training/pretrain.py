@@ -47,7 +47,7 @@ def in_parallel(o: Options) -> bool:
     only("tokenizer", where="to text files; a store has its own", when=needs_tokenizer),
     only("init_from", where="to a preset; a model folder has its own weights", when=starts_from_preset),
     only("ignore_mismatched", where="if weights are loaded, from a model folder or with --init-from", when=has_weights),
-    only("back_translation", where="to the objective translate", when=translates),
+    only("back_translation", where="to the objective 'translate'", when=translates),
     only("parallel", "reduce_dtype", where="to several processes, started by torchrun", when=in_parallel),
     common=("objective", "tokenizer", "language", "steps", "tokens", "seconds", "scale_to", "seed", "resume", "device"),
     out=check_run_folder,
