@@ -28,6 +28,7 @@ from pretune.text.corpus.user_histories import read_titles, write_histories
 from pretune.text.examples.bracketed_trees import read_bracketed
 from pretune.text.examples.cloze_entities import read_entity_clozes
 from pretune.text.examples.conllu import read_conllu
+from pretune.text.examples.coreference import read_coreference
 from pretune.text.examples.labeled import read_labeled
 from pretune.text.examples.multiple_choice import read_choices
 from pretune.text.examples.parallel import read_parallel
@@ -107,6 +108,15 @@ def write(folder: Path, name: str, content: str | Rows | dict[str, Any]) -> None
     (folder / name).write_bytes(PACKED[packed](serialize(name, content)))
 
 
+ONTONOTES = "".join(
+    f"#begin document (bn/{n}); part 000\n"
+    + "".join(f"bn/{n} 0 {i} {word} NN * - - - - * {cell}\n" for i, (word, cell) in enumerate(cells))
+    + "\n#end document\n"
+    for n, cells in enumerate([[("Ann", "(1)"), ("saw", "-"), ("her", "(2|(1)"), ("dog", "2)")]] * 3)
+)
+LINKED: Rows = [{"sentences": [["Ann", "saw"], ["her", "dog"]], "clusters": [[[0, 0], [2, 2]]]}] * 3
+
+
 def kind(what: str, name: str, content: str | Rows | dict[str, Any], read: Callable[[Path], Any]) -> Kind:
     return Kind(
         f"{what} {name}", partial(write, name=name, content=content), [name], lambda folder: read(folder / name)
@@ -178,6 +188,8 @@ KINDS = [
     kind("tagged offsets", "rows.parquet", PARTS, read_tagged),
     kind("brat annotations", "a.ann", BRAT, read_brat),
     kind("brat text", "a.txt", "Ann met Bob naïve\n", read_brat),
+    kind("coreference", "words.v4_gold_conll", ONTONOTES, read_coreference),
+    *(kind("coreference", f"rows{end}", LINKED, read_coreference) for end in (".jsonl", ".parquet")),
     kind("dependency trees", "words.conllu", CONLLU, lambda path: list(read_conllu(path))),
     kind("constituency trees", "trees.mrg", TREES, lambda path: list(read_bracketed(path))),
     kind("edge targets", "rows.jsonl", TARGETS, lambda path: list(read_edge_targets(path))),
