@@ -48,7 +48,9 @@ def run_pruning(job: PruningJob) -> Run:
     """Prune a model, fine-tune it if the job has a budget for it, compare it with the original, and return the run."""
     pruning = job.pruning.check()
     if job.trains and job.train is None:
-        raise PretuneError("to fine-tune the pruned model, `pretune prune` needs labeled examples; give them with --train")
+        raise PretuneError(
+            "to fine-tune the pruned model, `pretune prune` needs labeled examples; give them with --train"
+        )
     before = TrainedModel.load(job.model, job.ignore_mismatched)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
     # Unstructured pruning is gradual during fine-tuning, and one-shot without it.
