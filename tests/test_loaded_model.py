@@ -130,8 +130,8 @@ def test_files_are_read_by_the_verbs(trained: Path, masked: Path, tmp_path: Path
 def test_models_without_the_head_name_what_would_give_it(masked: Path, causal: Path) -> None:
     for call, message in (
         (lambda: pt.load(masked).predict(TEXTS), "not trained for a task; fine-tune it first"),
-        (lambda: pt.load(masked).generate(TEXTS), "use a model with the objective lm"),
-        (lambda: pt.load(causal).fill(MASKED), "use a model trained with mlm"),
+        (lambda: pt.load(masked).generate(TEXTS), "use a model with the objective 'lm'"),
+        (lambda: pt.load(causal).fill(MASKED), "use a model with the objective 'mlm'"),
     ):
         with pytest.raises(pt.PretuneError, match=message):
             call()

@@ -122,7 +122,7 @@ def test_pipelines_are_parsed() -> None:
     for text in default_pipelines(12):
         parse_pipeline(text)
     for text, words in (
-        ("int8 > layers=6", "layers must be the first step"),
+        ("int8 > layers=6", "the step 'layers' must be the first"),
         ("layer=6", "did you mean 'layers'"),
         ("heads", "needs a number"),
     ):

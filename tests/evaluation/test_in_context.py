@@ -278,7 +278,7 @@ def test_a_new_task_brings_its_prompt(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.not_fast
 def test_invalid_prompts_are_rejected() -> None:
     rows = [{"text": "a", "label": "0"}]
-    with pytest.raises(PretuneError, match="a prompt has no key 'templat'; did you mean 'template'"):
+    with pytest.raises(PretuneError, match="the prompt has the unknown key 'templat'; did you mean 'template'"):
         in_context("cola", "glue", rows, templat="")
     asking = in_context("cola", "glue", rows, template="{text} {pear} [MASK]")
     with pytest.raises(PretuneError, match=r"the prompt has the placeholder \{pear\}, but the rows have no such field"):

@@ -87,7 +87,7 @@ def test_negatives_follow_popularity() -> None:
 
 def test_bad_settings_are_rejected() -> None:
     model = item_model("a b c d")
-    with pytest.raises(PretuneError, match="no history has two items or more, of which the last is held out"):
+    with pytest.raises(PretuneError, match="no history has two or more items, but the last item of each is held out"):
         leave_one_out(model, encode_histories(model, [["a"], ["b"]]))
     with pytest.raises(PretuneError, match="--num-negatives 0: choose a number above 0"):
         leave_one_out(model, encode_histories(model, [["a", "b"]]), num_negatives=0)

@@ -145,7 +145,10 @@ def fields_of(name: str) -> set[str]:
             {"glyph_embedding_dim": 1728, "pinyin_map_len": 32},
             "unknown keys for bert, .*: glyph_embedding_dim, pinyin_map_len",
         ),
-        ({"is_decoder": True}, r"config\.json: is_decoder true is not supported for bert; use false"),
+        (
+            {"is_decoder": True},
+            r"config\.json: is_decoder true is not supported for bert; use a model with is_decoder false",
+        ),
         ({"add_cross_attention": True}, "add_cross_attention true is not supported"),
         ({"position_embedding_type": "relative_key"}, 'position_embedding_type "relative_key" is not supported'),
         ({"auto_map": {"AutoModel": "custom.Model"}}, "auto_map: the model needs custom code"),

@@ -89,7 +89,7 @@ def test_glove_is_trained_by_its_verb(tmp_path: Path) -> None:
         tmp_path / "text.txt", out=tmp_path / "model", kind="glove", vector_size=8, language="lines", epochs=2
     ).facts
     assert facts["words"] == 16 and facts["kind"] == "glove" and load(tmp_path / "model").backbone.width == 8
-    with pytest.raises(pt.PretuneError, match="no two words that occur at least 5000 times are in one sentence"):
+    with pytest.raises(pt.PretuneError, match="no sentence has two words that each occur at least 5000 times"):
         pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "no", kind="glove", min_count=5000, language="lines")
     with pytest.raises(pt.PretuneError, match="applies only to word2vec and fastText"):
         pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "no", kind="glove", negative=3)

@@ -119,7 +119,7 @@ def test_a_missing_number_of_classes_is_read_from_the_head(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("problem", "count", "words"),
     [
-        ("regression", 3, "problem_type regression supports only one output, but there are 3"),
+        ("regression", 3, "the problem_type 'regression' supports only one output, but there are 3"),
         ("ranking", 2, "unknown problem_type 'ranking'; known: multi_label_classification, "),
     ],
 )

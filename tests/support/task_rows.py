@@ -36,9 +36,10 @@ def coref_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
         mentions: dict[str, list[list[int]]] = {}
         for number in range(rng.randint(3, 4)):
             beast = pair[number] if number < 2 else rng.choice(pair)
-            first = sum(map(len, sentences)) + 1
+            lead = rng.choice((["saw"], ["i", "saw"], ["it", "saw"]))
+            first = sum(map(len, sentences)) + len(lead)
             mentions.setdefault(beast, []).append([first, first + 1])
-            sentences.append(["saw", "the", beast, "."])
+            sentences.append([*lead, "the", beast, "."])
         clusters = [cluster for cluster in mentions.values() if len(cluster) > 1]
         made.append({"sentences": sentences, "clusters": clusters})
     return made

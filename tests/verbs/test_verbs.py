@@ -386,7 +386,7 @@ def test_fill_returns_candidates_for_each_mask(pretrained: Run) -> None:
     assert restored["original"] == "the value of the expression is a list ."
     assert restored["masked"].count("[MASK]") >= 2
     assert len(restored["restored"].split()) >= 8
-    with pytest.raises(pt.PretuneError, match="the text has no mask; put \\[MASK\\] for words to predict"):
+    with pytest.raises(pt.PretuneError, match="the text has no mask; put \\[MASK\\] in place of each word to predict"):
         pt.fill(pretrained, ["no gap here"])
     with pytest.raises(pt.PretuneError, match="512 positions"):
         pt.fill(pretrained, ["word " * 600 + "[MASK]"])

@@ -107,8 +107,8 @@ def _refuse_vocabulary_head() -> nn.Module:
     The hidden states of both directions together already contain every token that such a head would predict.
     """
     raise PretuneError(
-        "a model with separate forward and backward stacks can only be pretrained with the objective bilm; "
-        "use bilm, or choose another model for your objective"
+        "a model with separate forward and backward stacks can only be pretrained with the objective 'bilm'; "
+        "use this objective, or choose another model"
     )
 
 

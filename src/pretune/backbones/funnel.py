@@ -95,7 +95,7 @@ class FunnelStack(LayeredBackbone):
         if packed.pattern is not None and packed.pattern != full:
             raise PretuneError(
                 f"a model that pools tokens supports only full attention, but not the pattern {packed.pattern.name!r}; choose "
-                "another objective, such as mlm, or another model"
+                "another objective, such as 'mlm', or another model"
             )
         wanted = selected_layers(keep, self.depth)
         x = self.embed(packed)

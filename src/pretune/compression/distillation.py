@@ -290,7 +290,7 @@ def frozen_teacher(job: DistillationJob, teacher: Model, tokenizer: Tokenizer) -
     if teacher.require_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
             f"{job.teachers[0]}: matching hidden states needs a teacher with the student's tokenizer"
-            f"{if_option('match-layers', '; leave out --match-layers')}"
+            f"; choose such a teacher{if_option('match-layers', ', or leave out --match-layers')}"
         )
     return frozen_copy(teacher.root, choose_device(job.device))
 

@@ -93,6 +93,6 @@ def layer_similarity(backbone: Any, batches: Iterable[Batch]) -> list[float]:
         tokens += states.shape[1]
     if sums is None or not tokens:
         raise PretuneError(
-            "--drop-layers contributions measures the layers on texts; give labeled examples with --train"
+            "--drop-layers: the method 'contributions' measures the layers on texts; give labeled examples with --train"
         )
     return (sums / tokens).tolist()

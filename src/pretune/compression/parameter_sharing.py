@@ -24,7 +24,7 @@ def convert_to_albert(teacher: Model, vectors: int) -> Model:
     if type(teacher.config) is not BertConfig or teacher.shape:
         raise PretuneError(
             f"--student shared={vectors}: the teacher must be a BERT model that was not pruned, not {teacher.family.name}; use "
-            "another student, such as layers=6"
+            "another student, such as --student layers=6"
         )
     if not 1 <= vectors < teacher.config.hidden_size:
         raise PretuneError(

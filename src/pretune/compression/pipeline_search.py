@@ -56,11 +56,13 @@ def parse_pipeline(text: str) -> tuple[tuple[str, float], ...]:
         try:
             steps.append((name, float(number) if name != "int8" else 0.0))
         except ValueError as error:
-            raise PretuneError(f"--pipelines {text}: {name} needs a number, such as {name}=0.5") from error
+            raise PretuneError(
+                f"--pipelines {text}: the step {name!r} needs a number; write, for example, {name}=0.5"
+            ) from error
     names = [name for name, _ in steps]
     if "layers" in names[1:] or "int8" in names[:-1]:
         raise PretuneError(
-            f"--pipelines {text}: layers must be the first step, and int8 the last step; reorder the steps"
+            f"--pipelines {text}: the step 'layers' must be the first, and the step 'int8' the last; reorder the steps"
         )
     return tuple(steps)
 

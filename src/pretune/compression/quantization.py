@@ -126,7 +126,7 @@ def check_options(job: QuantizationJob, backend: Backend, source: TrainedModel) 
     if backend == "onnx" and (reason := graph_obstacle(source.task)):
         kind = source.require_task("an ONNX graph needs a task").kind
         raise PretuneError(
-            f"the task {kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
+            f"the task {kind!r} cannot be used with an ONNX graph: {reason}; use `pretune quantize --method dynamic --backend torch`"
         )
     if backend == "torch" and job.method not in HALF_PRECISION and has_recurrent_layers(model.root):
         raise PretuneError(

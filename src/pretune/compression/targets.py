@@ -53,10 +53,12 @@ def parse_target(text: str) -> Target:
     if form is None:
         kind = re.split(r"[<>=]", text)[0].strip()
         hint = suggest(kind, ("latency", "size", "quality"), " ").strip()
-        raise PretuneError(f"--target {text}: not a target; {hint} {EXAMPLES}")
+        raise PretuneError(f"--target {text}: this is not a target; {hint} {EXAMPLES}")
     kind, sign, value = form[1], form[2], form[3]
     if (sign == "<=") == (kind == "quality") and sign != "=":
-        raise PretuneError(f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}, not {sign}")
+        raise PretuneError(
+            f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}, not {sign}; {EXAMPLES}"
+        )
     if kind == "size":
         return Target(kind, float(parse_size(value)))
     number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|us|s)?", value)
@@ -65,7 +67,7 @@ def parse_target(text: str) -> Target:
     limit = float(number[1]) * (UNITS[number[2] or "ms"] if kind == "latency" else 1.0)
     if kind == "quality" and not 0 < limit <= 1:
         raise PretuneError(
-            f"--target {text}: quality is a fraction of the uncompressed model's, above 0 and at most 1, as in quality>=0.97"
+            f"--target {text}: quality is a fraction of the quality of the uncompressed model; give a number above 0 and at most 1, as in quality>=0.97"
         )
     return Target(kind, limit)
 

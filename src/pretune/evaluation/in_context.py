@@ -43,7 +43,7 @@ class InContextLearning:
 
     def __post_init__(self) -> None:
         for key in self.task.prompt.keys() - set(KEYS):
-            raise PretuneError(f"{self.task.title}: a prompt has no key {key!r}; {suggest(str(key), KEYS)}")
+            raise PretuneError(f"{self.task.title}: the prompt has the unknown key {key!r}; {suggest(str(key), KEYS)}")
         labeled = self.rows.get("train") or next(rows for rows in self.rows.values() if rows.answered)
         objective: Any = parse_objective(self.task.kind).objectives[0]
         self.template = objective.in_context_template

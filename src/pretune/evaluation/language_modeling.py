@@ -85,7 +85,7 @@ def perplexity(
     """
     if not scorer.method.probability:
         raise PretuneError(
-            f"a model trained with {scorer.head} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
+            f"a model trained with the objective {scorer.head!r} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
         )
     tokenizer = scorer.model.require_tokenizer()
     unknown_id = tokenizer.role("unknown") if tokenizer.has_role("unknown") else -1

@@ -117,5 +117,7 @@ def part_scores(
             (run.folder / "model.safetensors").unlink(missing_ok=True)
     for (size, _), found in scores.items():
         if not found:
-            raise PretuneError(f"{plan.out}: all seeds failed on {size:,} examples; lower the learning rate")
+            raise PretuneError(
+                f"{plan.out}: with {size:,} examples, training diverged for every seed; lower the learning rate"
+            )
     return scores

@@ -100,7 +100,7 @@ def leave_one_out(
     long = [history for history in histories if len(history) > 1]
     if not long:
         raise PretuneError(
-            "no history has two items or more, of which the last is held out for evaluation; give longer histories"
+            "no history has two or more items, but the last item of each is held out for evaluation; give longer histories"
         )
     before, targets = [history[:-1] for history in long], np.array([history[-1] for history in long])
     items, draws = is_item(model), EpochRandom(seed)

@@ -119,7 +119,9 @@ class Family:
             supported = allowed(config) if callable(allowed) else allowed
             if value not in supported and not (value is None and key not in known):
                 listed = " or ".join(map(_json, supported))
-                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; use {listed}")
+                raise PretuneError(
+                    f"{where}: {key} {_json(value)} is not supported for {self.name}; use a model with {key} {listed}"
+                )
         return config
 
     def unknown_keys(self, content: Mapping[str, Any]) -> list[str]:

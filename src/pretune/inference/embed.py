@@ -98,7 +98,7 @@ class TextEmbedder:
         if not ignore_mismatched and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
             raise PretuneError(
                 f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
-                "fine-tune the model with the task contrast first"
+                "fine-tune the model with the task 'contrast' first"
             )
         use_language(model, language, reference)
         before = prompt_tokens(

@@ -168,7 +168,7 @@ def predict_excerpts(
             yield first, future.result()
     except BrokenProcessPool as error:
         raise PretuneError(
-            f"a prediction process died, perhaps out of memory; {if_option('processes', 'try fewer --processes; ')}"
+            f"a prediction process ended unexpectedly, perhaps for lack of memory; {if_option('processes', 'try fewer --processes; ')}"
             'a script must call predict under `if __name__ == "__main__":` to use several processes'
         ) from error
     finally:

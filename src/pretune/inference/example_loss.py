@@ -75,13 +75,13 @@ class ExampleLoss:
                 found = cls(model, objective, batches)
                 if not any(sum(batch.counts.get(term, 0) for term in batch.targets) for batch in batches):
                     raise PretuneError(
-                        f"{file}: the texts are too short to measure the loss of {objective.name}; give more or longer ones"
+                        f"{file}: the texts are too short to measure the loss of the objective {objective.name!r}; give more or longer texts"
                     )
                 return found
         names = ", ".join(part.name for part in parts)
         raise PretuneError(
             f"{reference}: the loss cannot be measured, because the model has {f'only heads for {names}' if names else 'no trained head'}; "
-            "choose a model that was fine-tuned for a task, or pretrained with an objective such as mlm or lm"
+            "choose a model that was fine-tuned for a task, or pretrained with an objective such as 'mlm' or 'lm'"
         )
 
     @torch.no_grad()

@@ -42,8 +42,8 @@ class MaskFiller:
         # The head of a decoder with tied embeddings has no parameters of its own whose absence would show.
         if "mlm" not in trained and frozenset({"lm"}) in family.classes and frozenset({"mlm"}) not in family.classes:
             raise PretuneError(
-                f"{reference}: this {family.name} was not trained to fill masks; use a model trained with mlm, or continue "
-                "texts with `pretune generate`"
+                f"{reference}: this {family.name} model was not trained to fill masks; use a model with the objective "
+                "'mlm', or continue texts with `pretune generate`"
             )
         model = load_model(reference, parse_objective("mlm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
@@ -115,7 +115,7 @@ class MaskFiller:
         gaps = [i for i, token in enumerate(ids) if token == mask]
         if not gaps:
             raise PretuneError(
-                f"{text!r}: the text has no mask; put {MASK} for words to predict{if_option('mask-rate', ', or use --mask-rate')}"
+                f"{text!r}: the text has no mask; put {MASK} in place of each word to predict{if_option('mask-rate', ', or use --mask-rate')}"
             )
         if max_masks is not None and len(gaps) > max_masks:
             raise PretuneError(f"the text has {len(gaps)} masks; use at most {max_masks}")

@@ -59,8 +59,8 @@ def train_glove(
     pairs = count_cooccurrences(sentences, words, window)
     if not len(pairs):
         raise PretuneError(
-            f"no two words that occur at least {min_count} times are in one sentence; give more text, or a --min-count "
-            f"below {min_count}"
+            f"no sentence has two words that each occur at least {min_count} times in the text; give more text, or "
+            f"a --min-count below {min_count}"
         )
     model = GloVe(len(words), vector_size, seed)
     with progress("GloVe", total=epochs) as bar:

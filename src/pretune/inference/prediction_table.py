@@ -61,7 +61,7 @@ class PredictionColumns:
             named = {self.names[name]: value for name, value in answer.items()}
             for name in row.keys() & named.keys():
                 raise PretuneError(
-                    f"{part.file}, line {line}: the predictions need a column named {name!r}, but the file has a column of this name; "
+                    f"{part.file}, line {line}: the file already has a column named {name!r}, which the predictions need for themselves; "
                     "rename it in the file"
                 )
             rows.append({**row, **named})

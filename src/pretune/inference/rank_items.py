@@ -114,7 +114,7 @@ def encode_histories(model: Model, histories: Sequence[Sequence[str]]) -> list[A
         if len(items) != size:
             raise PretuneError(
                 f"the model's tokenizer splits the items {' '.join(items[:3])} … into {size} tokens, not {len(items)}; "
-                "recommendation needs a tokenizer of kind items"
+                "recommendation needs a tokenizer of the kind 'items'"
             )
     ends = np.concatenate([[0], np.cumsum(lengths)])
     return [np.asarray(ids[start:end]) for start, end in pairwise(ends)]
@@ -150,7 +150,7 @@ def load_recommender(reference: ModelReference, ignore_mismatched: bool = False)
     stored = stored_objectives(reference)
     if stored is None or MaskedItem.name not in {part.shared_head for part in stored.objectives}:
         raise PretuneError(
-            f"{reference}: this model was not trained to predict items; pretrain one on user histories with the objective item"
+            f"{reference}: this model was not trained to predict items; pretrain one on user histories with the objective 'item'"
         )
     model = load_model(reference, parse_objective(MaskedItem.name), ignore_mismatched=ignore_mismatched)
     model.require_trained(MaskedItem.name, reference, "pretrain it on user histories first")

@@ -168,7 +168,7 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
     except PretuneError as error:
         if engine == "onnxruntime":
             raise PretuneError(
-                f"{opened}: ONNX Runtime cannot be the engine of this model: {error}{if_option('engine', '; or use --engine torch')}"
+                f"{opened}: ONNX Runtime cannot be the engine of this model: {error}{if_option('engine', '; to continue, use --engine torch')}"
             ) from error
         cache.remember("torch", {})
         return "torch"
@@ -189,7 +189,7 @@ def open_with_engine(opened: OpenModel, engine: Engine) -> EngineName:
 def load_graph(model: Model, cache: EngineCache) -> OnnxBackbone:
     """Return the graph of a model's backbone from its cache, where it is written if it is missing or damaged."""
     if language_table(model) is not None:
-        raise PretuneError("it has language embeddings, and a graph reads one language")
+        raise PretuneError("the model has language embeddings, but an ONNX graph can read only one language")
     if cache.graph.is_file():
         with suppress(PretuneError):
             return checked_graph(model, cache.graph)
@@ -210,7 +210,9 @@ def checked_graph(model: Model, path: Path) -> OnnxBackbone:
         expected, found = (run(packed).last for run in (model.root.ready(torch.device("cpu")).backbone, graph))
         difference = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
         if not difference < TOLERANCE:  # also true for NaN
-            raise PretuneError(f"its outputs differ by {difference:.2g} of the largest")
+            raise PretuneError(
+                f"the outputs of the graph differ from the model's by {difference:.2g} of the largest value"
+            )
     return graph
 
 

@@ -155,6 +155,6 @@ def problem_objective(content: Mapping[str, Any], labels: list[str], where: Path
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; {suggest(str(problem), PROBLEMS)}")
     if problem == "regression" and len(labels) > 1:
-        problem = f"problem_type regression supports only one output, but there are {len(labels)}"
+        problem = f"the problem_type 'regression' supports only one output, but there are {len(labels)}"
         raise PretuneError(f"{where}: {problem}; change problem_type, or keep one label")
     return PROBLEMS[problem]

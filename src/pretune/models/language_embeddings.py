@@ -48,8 +48,8 @@ def set_language(model: Model, language: str | None, reference: ModelReference) 
         if language != model.language:
             own = "without a language" if model.language is None else f"as {model.language}"
             raise PretuneError(
-                f"{reference}: the ONNX graph reads texts {own}, which was fixed when it was exported, and not as "
-                f"{language!r}; use the model from which the graph was exported"
+                f"{reference}: the ONNX graph was exported to read texts {own} only; to read them otherwise, "
+                "use the model from which the graph was exported"
             )
         return
     table, known = language_table(model), language_ids(model)

@@ -95,7 +95,7 @@ def load_model(
     section = content.get("pretune", {})
     graph = find_graph(folder, section.get("engine"))
     if graph is not None and "graph_sha256" in section and file_digest(graph) != section["graph_sha256"]:
-        raise PretuneError(f"{graph}: the file is damaged (its checksum is wrong); restore it from its source")
+        raise PretuneError(f"{graph}: the file is damaged (its checksum is wrong); get it again from its source")
     tensors = read_weights(folder) if graph is None else {}
     sparse = any(is_sparse_entry(name) for name in tensors)
     tensors = _with_path(folder, lambda: family.table.normalize(decode_tensors(tensors)))

@@ -135,7 +135,8 @@ def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: TransformSp
 def transform_prefix(head: str, number: int) -> str:
     """Return the prefix of the parameter names of a module after the pooling.
 
-    `head` is the name of the head that computes embeddings, `number` the index of the module, counted from 0.
+    `head` is the name of the head that computes embeddings, and `number` the index of the module, counted from 0, among
+    those after the pooling.
     """
     return f"heads.{head}.transforms.{number}."
 
@@ -172,7 +173,7 @@ def read_modules(root: Path) -> list[dict[str, Any]]:
     path = root / MODULES
     content = validate_schema(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
     if not content:
-        raise PretuneError(f"{path}: the list of modules is empty; restore the file from its source")
+        raise PretuneError(f"{path}: the list of modules is empty; get the file again from its source")
     for number, part in enumerate(content):
         for key in ("path", "type"):
             validate_schema(part.get(key), str, f"{path}: {key} of module {number}")
@@ -284,7 +285,7 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
     for name, usual in FIXED.items():
         if name in content and content[name] not in usual:
             raise PretuneError(
-                f"{path}: {name} {json.dumps(content[name])} is not supported; use {json.dumps(usual[0])}"
+                f"{path}: {name} {json.dumps(content[name])} is not supported; use a model with {name} {json.dumps(usual[0])}"
             )
     for name in arguments:
         validate_schema(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
@@ -307,8 +308,8 @@ def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> 
     """
     if unknown := sorted(set(content) - set(known)):
         raise PretuneError(
-            f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove these settings from "
-            "the file if they do not"
+            f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove them from the "
+            "file if you know that they do not"
         )
 
 

@@ -84,10 +84,10 @@ def read_pickle(path: Path) -> Tensors:
         ) from error
     except OSError as error:
         raise PretuneError(
-            f"{path}: the file is damaged or cannot be read ({error.strerror or error}); restore it from its source"
+            f"{path}: the file is damaged or cannot be read ({error.strerror or error}); get it again from its source"
         ) from error
     except Exception as error:  # torch raises many types of errors on damaged files
-        raise PretuneError(f"{path}: the file is damaged or has no tensors; restore it from its source") from error
+        raise PretuneError(f"{path}: the file is damaged or has no tensors; get it again from its source") from error
     others = {type(content).__name__}
     if isinstance(content, dict):
         others = {type(value).__name__ for value in content.values() if type(value) not in (Tensor, nn.Parameter)}
@@ -110,7 +110,7 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
         if missing := [name for name in wanted if name not in content]:
             raise PretuneError(
                 f"{index.parent / shard}: {index.name} lists tensors that are missing here, {', '.join(missing)}; "
-                "restore both files from their source"
+                "get both files again from their source"
             )
         tensors |= {name: content[name] for name in wanted}
     return tensors
@@ -121,7 +121,7 @@ def _places(index: Path) -> dict[str, str]:
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
         raise PretuneError(
-            f"{index}: the file is not an index of shards, because weight_map is missing; restore the file from its source"
+            f"{index}: the file is not an index of shards, because weight_map is missing; get the file again from its source"
         )
     places = validate_schema(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):

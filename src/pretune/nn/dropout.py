@@ -1,8 +1,8 @@
 """Dropout whose mask is a hash of (seed, layer, element): the same on every device and in every order.
 
 A random generator takes ten rounds per element, more than the rest of a fused layer norm; two rounds of mixing are
-cheap. On a GPU, a custom operator computes the mask. Otherwise the compiler would compute it again in the backward
-pass, inside a kernel that would then take ten times as long.
+cheap. On a GPU, a custom operator computes the mask: left to itself, the compiler would compute it again in the
+backward pass, inside a kernel that would then take ten times as long.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _format(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_format(item)}" for key, item in value.items()) or "-"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(_format, value)) or "-"
+        return ", ".join(f"[{_format(item)}]" if isinstance(item, list) else _format(item) for item in value) or "-"
     return str(value)
 
 

@@ -272,7 +272,7 @@ def test_custom_suites_are_read(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="did you mean 'metrics'"):
         find_suite(write(tmp_path / "mine.yaml", f"tasks:\n  t: {task}, metric: f1}}\n"))
     for languages, missing in (("", "title, metrics, files, roles"), (", languages: [en, fr]", "files")):
-        with pytest.raises(PretuneError, match=f"the task t lacks the keys {missing}; add these keys"):
+        with pytest.raises(PretuneError, match=f"the task 't' lacks the keys {missing}; add these keys"):
             find_suite(write(tmp_path / "mine.yaml", f"tasks:\n  t: {{kind: classify{languages}}}\n"))
     with pytest.raises(PretuneError, match="unknown suite 'gleu'; did you mean 'glue'"):
         find_suite("gleu")

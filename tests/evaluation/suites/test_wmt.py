@@ -90,7 +90,9 @@ def test_metadata_of_iwslt_is_skipped(tmp_path: Path) -> None:
 def test_files_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
     source, target = write_sgm(tmp_path)
     write(target, target.read_text("utf-8").replace('docid="paper.1"', 'docid="paper.2"'))
-    with pytest.raises(PretuneError, match=r"has paper.1, segment 1 where .* has paper.2, segment 1"):
+    with pytest.raises(
+        PretuneError, match=r"has the text 'paper.1, segment 1' where .* has the text 'paper.2, segment 1'"
+    ):
         list(read_parallel([source, target]))
     write(target, source.read_text("utf-8").replace('<seg id="2"> A cat.\n</seg>', ""))
     with pytest.raises(PretuneError, match=r"ref.de.sgm ends before text 2"):

@@ -310,10 +310,10 @@ def test_documents_of_a_stateful_batch_do_not_attend_to_each_other() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"is_decoder": False}, "is_decoder false is not supported for reformer; use true"),
+        ({"is_decoder": False}, "is_decoder false is not supported for reformer; use a model with is_decoder true"),
         ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after 1 is not supported"),
         ({"attn_layers": ["local", "full"]}, "attn_layers must list local and lsh layers, but contains full"),
-        ({"attn_layers": []}, "attn_layers must list local and lsh layers, but contains none"),
+        ({"attn_layers": []}, "attn_layers must list local and lsh layers, but contains no layer"),
         ({"lsh_attn_chunk_length": 6}, "lsh_attn_chunk_length 6 must be a multiple of local_attn_chunk_length, 4"),
         ({"num_buckets": [4, 3]}, "num_buckets 3 is odd"),
         ({"axial_pos_embds_dim": [12, 12]}, r"axial_pos_embds_dim \[12, 12\] must sum to hidden_size, 32"),

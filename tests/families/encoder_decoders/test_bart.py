@@ -95,7 +95,7 @@ def test_unknown_tensors_and_unsupported_keys_are_refused(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
         PretuneError,
-        match=r"config\.json: share_encoder_decoder_embeddings false is not supported for marian; use true",
+        match=r"config\.json: share_encoder_decoder_embeddings false is not supported for marian; use a model with share_encoder_decoder_embeddings true",
     ):
         load_model(tmp_path)
 

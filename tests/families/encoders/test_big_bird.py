@@ -180,7 +180,7 @@ def test_unsupported_settings_are_refused() -> None:
     for changes, message in (
         (
             {"attention_type": "lsh"},
-            'attention_type "lsh" is not supported for big_bird; use "block_sparse" or "original_full"',
+            'attention_type "lsh" is not supported for big_bird; use a model with attention_type "block_sparse" or "original_full"',
         ),
         ({"use_bias": False}, "use_bias false is not supported"),
     ):

@@ -110,9 +110,17 @@ def test_extending_positions_keeps_relative_positions() -> None:
     ("name", "changes", "message"),
     [
         ("deberta", {"relative_attention": False}, "relative_attention false is not supported"),
-        ("deberta", {"pos_att_type": "c2p"}, "pos_att_type 'c2p' is not supported; use 'c2p|p2c'"),
+        (
+            "deberta",
+            {"pos_att_type": "c2p"},
+            "pos_att_type 'c2p' is not supported; use a model with pos_att_type 'c2p|p2c'",
+        ),
         ("deberta", {"pos_att_type": None}, "pos_att_type None is not supported"),
-        ("deberta", {"pooler_hidden_size": 48}, "pooler_hidden_size 48 is not supported for deberta; use 32"),
+        (
+            "deberta",
+            {"pooler_hidden_size": 48},
+            "pooler_hidden_size 48 is not supported for deberta; use a model with pooler_hidden_size 32",
+        ),
         ("deberta-v2", {"share_att_key": False}, "share_att_key false is not supported"),
     ],
 )

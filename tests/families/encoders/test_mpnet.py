@@ -105,7 +105,10 @@ def test_a_model_without_heads_and_with_an_unused_pooler_loads(tmp_path: Path) -
 
 def test_a_number_of_buckets_that_transformers_does_not_use_is_refused(tmp_path: Path) -> None:
     make_reference(tmp_path, relative_attention_num_buckets=64)
-    with pytest.raises(PretuneError, match="relative_attention_num_buckets 64 is not supported for mpnet; use 32"):
+    with pytest.raises(
+        PretuneError,
+        match="relative_attention_num_buckets 64 is not supported for mpnet; use a model with relative_attention_num_buckets 32",
+    ):
         load_model(tmp_path)
 
 

@@ -344,7 +344,7 @@ def test_only_language_models_generate_text(tmp_path: Path) -> None:
         model.add_heads(parse_objective(objective).objectives)
         model.save(tmp_path / objective[:3])
     with pytest.raises(
-        pt.PretuneError, match="this bert was not trained to generate text; use a model with the objective lm"
+        pt.PretuneError, match="this bert model was not trained to generate text; use a model with the objective 'lm'"
     ):
         pt.generate(tmp_path / "mlm", ["the"])
     writer = TextGenerator.load(tmp_path / "0.5")

@@ -306,7 +306,7 @@ def test_other_families_are_refused_with_a_list(tmp_path: Path) -> None:
 
 def test_heads_that_are_missing_or_not_supported_are_refused(tmp_path: Path) -> None:
     model, objectives = make_model("bert", "answer")
-    with pytest.raises(PretuneError, match=r"the head answer cannot .* only classify, regress, tag"):
+    with pytest.raises(PretuneError, match=r"the head 'answer' cannot .* only classify, regress, tag"):
         export_single_file(model, tmp_path, objectives)
     with pytest.raises(PretuneError, match=r"--head mlm: the model has no such head; its heads are: answer"):
         export_single_file(model, tmp_path, objectives, "mlm")

@@ -117,7 +117,7 @@ def test_invalid_use_is_rejected() -> None:
     with pytest.raises(PretuneError, match="'bilm' needs a model with a forward and a backward stack"):
         BiLM().head(stack(99))
     for name in ("mlm", "lm"):
-        with pytest.raises(PretuneError, match="only be pretrained with the objective bilm"):
+        with pytest.raises(PretuneError, match="only be pretrained with the objective 'bilm'"):
             parse_objective(name).objectives[0].head(bidirectional_stack(99))
     with pytest.raises(PretuneError, match="incompatible attention patterns"):
         parse_objective("bilm+mlm")

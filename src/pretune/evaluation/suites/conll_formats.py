@@ -112,7 +112,7 @@ def _predicates(place: str, words: Sequence[str], columns: Sequence[Sequence[str
         where = f"{place}, predicate {number}"
         marked = [index for index, cell in enumerate(column) if PREDICATE.fullmatch(cell)]
         if len(marked) != 1:
-            yield where, PretuneError(f"the column has {len(marked)} predicates (V*); it must have one")
+            yield where, PretuneError(f"the column has {len(marked)} predicates (V*); mark exactly one")
             continue
         try:
             yield where, {"words": list(words), "predicate": marked[0], "tags": bracketed_roles(column)}

@@ -300,7 +300,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
         if key not in types or key in ("name", "uses_model_of"):
-            raise PretuneError(f"{where}: a task has no key {quote(key)}; {suggest(str(key), types)}")
+            raise PretuneError(f"{where}: the task has the unknown key {quote(key)}; {suggest(str(key), types)}")
         if key not in ("splits", "submission", "prompt"):
             validate_schema(value, types[key], f"{where}: {key}")
     for key, known in (("submission", SUBMISSION), ("prompt", PROMPT)):
@@ -345,7 +345,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     else:
         raise PretuneError(f"unknown suite {str(name)!r}; {suggest(str(name), suite_names())}")
     for key in content.keys() - KEYS.keys():
-        raise PretuneError(f"{name}: a suite has no key {quote(key)}; {suggest(str(key), KEYS)}")
+        raise PretuneError(f"{name}: the suite has the unknown key {quote(key)}; {suggest(str(key), KEYS)}")
     for key, value in content.items():
         validate_schema(value, KEYS[key], f"{name}: {key}")
     declared = content.get("tasks", {})
@@ -368,7 +368,7 @@ def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: s
     """
     if not name or name.startswith(".") or Path(name).name != name:
         raise PretuneError(
-            f"{suite}: {quote(name)} is not a valid task name, because a folder is named after the task; choose another name"
+            f"{suite}: {quote(name)} cannot be the name of a task, because it cannot be the name of the task's folder; choose another name"
         )
     content, taught = _inherited(name, declarations, suite), ""
     _check_task(content, f"{suite}, {name}")
@@ -393,7 +393,9 @@ def _declare(name: str, declarations: Mapping[str, Any], language: str, suite: s
         return made
     except (KeyError, TypeError) as error:
         missing = ", ".join(re.findall(r"'(\w+)'", str(error)))
-        raise PretuneError(f"{suite}: the task {name} lacks the keys {missing}; add these keys to the file") from error
+        raise PretuneError(
+            f"{suite}: the task {name!r} lacks the keys {missing}; add these keys to the file"
+        ) from error
 
 
 def _inherited(name: Any, declarations: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:

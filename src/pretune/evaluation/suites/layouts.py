@@ -32,7 +32,7 @@ def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Rows:
         return SEVERAL[layout](paths)
     if len(paths) > 1:
         raise PretuneError(
-            f"{paths[0]}: only plain text files can be read as several files with parallel lines, not {layout} files; name a single file"
+            f"{paths[0]}: several files with parallel lines must be plain text files, not {layout} files; give a single file"
         )
     if layout in TABLES:
         return read_table(paths[0], header, tabs=layout == "tsv")

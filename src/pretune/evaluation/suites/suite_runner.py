@@ -162,7 +162,7 @@ def evaluate_suite(request: EvaluationJob) -> Evaluation:
         log_info(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
         raise PretuneError(
-            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these tasks; add the files of other tasks"
+            f"{request.data}: files exist for some tasks of {suite.title}, but pretune supports none of these tasks; add the files of a supported task"
         )
     writer = load_generator(request)
     _begin(request)
@@ -294,7 +294,9 @@ def evaluate_task(
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.num_seeds)]
     learned = [folder for folder in folders if read_checksummed_json(folder / COST, "the cost of a seed")]
     if not learned:
-        raise PretuneError(f"{request.out / task.name}: all {request.num_seeds} seeds failed; lower the learning rate")
+        raise PretuneError(
+            f"{request.out / task.name}: training diverged for all {request.num_seeds} seeds; lower the learning rate"
+        )
     scored = rows[task.name][task.scored].rows
     answers = {folder: read_answers(folder, task.name, task.scored) for folder in learned}
     best = max(learned, key=lambda folder: mean(suite_metrics(task.metrics, scored, answers[folder]).values()))

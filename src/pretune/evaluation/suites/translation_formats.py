@@ -55,7 +55,7 @@ def read_parallel(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, str]]]
         (place, source), (other, target) = pair
         if place != other:
             raise PretuneError(
-                f"{names[0]} has {place} where {names[1]} has {other}; give files with the same texts in the same order"
+                f"{names[0]} has the text {place!r} where {names[1]} has the text {other!r}; give files with the same texts in the same order"
             )
         if source and target:
             yield place, {"1": source, "2": target}

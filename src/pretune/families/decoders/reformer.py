@@ -147,7 +147,7 @@ def check(config: ReformerConfig) -> None:
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(
-            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, but contains {', '.join(unknown) or 'none'}; "
+            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, but contains {', '.join(unknown) or 'no layer'}; "
             "correct the key in config.json"
         )
     if {LOCAL, LSH} <= set(config.attn_layers) and config.lsh_attn_chunk_length % config.local_attn_chunk_length:

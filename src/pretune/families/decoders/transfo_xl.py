@@ -60,7 +60,9 @@ class TransfoXLConfig:
 def build(config: TransfoXLConfig) -> TransformerStack:
     """Build the Transformer-XL backbone from its configuration."""
     if config.div_val < 2:
-        raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; use 2 or more in config.json")
+        raise PretuneError(
+            f"transfo-xl: div_val {config.div_val} is not supported; use a model with a div_val of 2 or more"
+        )
     if (
         list(config.cutoffs) != sorted(set(config.cutoffs))
         or config.d_embed // config.div_val ** len(config.cutoffs) < 1

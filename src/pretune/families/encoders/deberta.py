@@ -147,7 +147,7 @@ def check(family: str, config: DebertaConfig) -> None:
         )
     if config.terms != {"c2p", "p2c"}:
         raise PretuneError(
-            f"{family}: pos_att_type {config.pos_att_type!r} is not supported; use 'c2p|p2c' in config.json"
+            f"{family}: pos_att_type {config.pos_att_type!r} is not supported; use a model with pos_att_type 'c2p|p2c'"
         )
 
 

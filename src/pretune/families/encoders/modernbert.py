@@ -95,13 +95,13 @@ class ModernBertConfig:
         )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
             raise PretuneError(
-                f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; remove from rope_parameters in "
-                "config.json all keys but rope_type and rope_theta"
+                f"modernbert: rope_parameters with {', '.join(unknown)} are not supported; use a model "
+                "whose rope_parameters have only rope_type and rope_theta"
             )
         if (scaling := newer.get("rope_type", "default")) != "default":
             raise PretuneError(
-                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; set rope_type to "
-                "'default' in config.json"
+                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; use a model "
+                "with the rope_type 'default'"
             )
         theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
         check_bounds("rope_theta", validate_schema(theta, float, "modernbert: rope_theta"), "modernbert")

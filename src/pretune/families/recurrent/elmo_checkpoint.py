@@ -47,7 +47,7 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
             tensors = read_weights(file, config)
     except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise PretuneError(
-            f"{weights_file}: the file is damaged or does not hold ELMo weights ({error}); restore it from its source"
+            f"{weights_file}: the file is damaged or does not hold ELMo weights ({error}); get it again from its source"
         ) from error
     with torch.device("meta"):
         expected = dict(build(config).named_parameters())  # the shared embedding appears once

@@ -236,12 +236,12 @@ class TextGenerator:
         objective = content.get("pretune", {}).get("objective")
         if family.template.target:
             raise PretuneError(
-                f"{reference}: this {family.name} is an encoder-decoder, which cannot continue a text; use `pretune generate`"
+                f"{reference}: this {family.name} model is an encoder-decoder, which cannot continue a text; use `pretune generate`"
             )
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(
-                f"{reference}: this {family.name} was not trained to generate text; use a model with the objective lm"
+                f"{reference}: this {family.name} model was not trained to generate text; use a model with the objective 'lm'"
             )
         model = load_model(reference, parse_objective("lm"), ignore_mismatched=ignore_mismatched)
         model.require_trained("lm", reference, "pretrain it with lm first")

@@ -70,7 +70,7 @@ class Translator:
             writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
                 raise PretuneError(
-                    f"{reference}: this model was not trained to translate; choose one trained with the task translate"
+                    f"{reference}: this model was not trained to translate; choose one trained with the task 'translate'"
                 )
             model = load_model(reference, mixture, ignore_mismatched=ignore_mismatched)
             if models and model.require_tokenizer().digest != models[0].require_tokenizer().digest:

@@ -87,9 +87,9 @@ def _read(file: Path) -> dict[str, Any]:
         if not isinstance(content.get(key, ""), str):
             raise PretuneError(f"{file}: the key `{key}` must be a name, not {quote(content[key])}")
     if invalid := [key for key in SECTIONS if not isinstance(content.get(key, {}), dict)]:
-        raise PretuneError(f"{file}: the key `{invalid[0]}` must be a mapping of keys to values")
+        raise PretuneError(f"{file}: the key `{invalid[0]}` must be a mapping; write `key: value` pairs under it")
     if "like" not in content and not {"family", "config"} <= content.keys():
-        raise PretuneError(f"{file}: a preset needs either the key `like` or the keys `family` and `config`")
+        raise PretuneError(f"{file}: a preset needs either the key `like` or the keys `family` and `config`; add them")
     if str(like := content.get("like", "")).endswith(".yaml"):
         content["like"] = str(file.parent / like)
     return content

@@ -164,7 +164,7 @@ def exported_head(model: Model, objective: Objective) -> Exported:
         )
     if isinstance(module, LayerFeaturesHead) and not any(True for _ in module.features.parameters()):
         raise PretuneError(
-            f"the head {name} uses the outputs of selected layers, which single-file export does not support; {ADVICE}"
+            f"the head {name!r} uses the outputs of selected layers, which single-file export does not support; {ADVICE}"
         )
     settings = frame_settings(model) | {"READS_ALL_LAYERS": isinstance(module, LayerFeaturesHead)}
     match task:
@@ -196,8 +196,8 @@ def exported_head(model: Model, objective: Objective) -> Exported:
         settings |= generation_settings(tokenizer, template)
         return Exported(interface.Generator, name, module, 'generate(["Once upon a time"])', settings)
     raise PretuneError(
-        f"the head {name} cannot be written as a single file, only {', '.join(HEADS)}; choose one of them with --head, or none for "
-        "text embeddings"
+        f"the head {name!r} cannot be written as a single file, only {', '.join(HEADS)}; choose one of them with --head, or write "
+        "--head none to export text embeddings"
     )
 
 

@@ -278,7 +278,7 @@ class MaskFiller(TextModel):
         ids = [FRAME[0], *self.tokenize_with_masks(text), FRAME[1]]
         gaps = [place for place, token in enumerate(ids) if token == MASK_ID]
         if not gaps:
-            raise ValueError(f"{text!r}: the text has no mask; put [MASK] for words to predict.")
+            raise ValueError(f"{text!r}: the text has no mask; put [MASK] in place of each word to predict.")
         if len(ids) > MAX_LENGTH:
             raise ValueError(f"The text has {len(ids)} tokens, but the model reads at most {MAX_LENGTH}; shorten it.")
         found = []
@@ -331,7 +331,9 @@ class Generator(TextModel):
         for prompt in prompts:
             ids = [*START_IDS, *self.tokenize(prompt)] or list(EMPTY_PROMPT_IDS)
             if not 0 < len(ids) < MAX_LENGTH:
-                raise ValueError(f"A prompt must have 1 to {MAX_LENGTH - 1} tokens, not {len(ids)}: {prompt!r}.")
+                raise ValueError(
+                    f"The prompt {prompt!r} has {len(ids)} tokens; give a prompt of 1 to {MAX_LENGTH - 1} tokens."
+                )
             for _ in range(min(max_new_tokens, MAX_LENGTH - len(ids))):
                 logits = self.next_logits(ids)
                 if sampled:

@@ -313,8 +313,8 @@ class Program:
         for name in dict.fromkeys(names):
             if not all(hasattr(instance, name) for instance in instances):
                 raise PretuneError(
-                    f"only some layers of the class {kind.__name__} have the attribute {name}, which cannot be written "
-                    f"into a single file; {ADVICE}"
+                    f"the model cannot be written into a single file, because only some layers of the class "
+                    f"{kind.__name__} have the attribute {name!r}; {ADVICE}"
                 )
             values = [self.value(instance, name) for instance in instances]
             if len(set(map(ast.unparse, values))) == 1:

@@ -141,13 +141,13 @@ def bracketed_roles(column: Sequence[str]) -> list[str]:
         found = ROLE.fullmatch(cell)
         if found is None or (found[1] and role) or (found[2] and not (found[1] or role)):
             raise PretuneError(
-                f"the roles {' '.join(column)[:60]!r} are not in brackets that match, as in (A1* *) (V*)"
+                f"the brackets of the roles {' '.join(column)[:60]!r} do not match; write them as in (A1* *) (V*)"
             )
         begins, role = bool(found[1]), found[1] or role
         tags.append(f"{'B' if begins else 'I'}-{role}" if role else "O")
         role = "" if found[2] else role
     if role:
-        raise PretuneError(f"the role {role} has no closing bracket")
+        raise PretuneError(f"the role {role!r} has no closing bracket; add one, as in (A1* *)")
     return tags
 
 
