@@ -60,7 +60,7 @@ def test_heads_can_be_given_as_text_and_tokens_change_the_units(bert: Path, tmp_
     assert words != tokens
     with pytest.raises(pt.PretuneError, match=r"head 3 does not exist; choose one of the heads of layer 1, 1 to 2"):
         pt.attention(bert, "a", head="1.3", out=tmp_path / "out")
-    with pytest.raises(pt.PretuneError, match=r"layer 5 does not exist.*layers 1 to 2"):
+    with pytest.raises(pt.PretuneError, match=r"layer 5 does not exist.*with attention, 1 to 2"):
         pt.attention(bert, "a", head=["5.1"], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

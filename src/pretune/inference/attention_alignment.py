@@ -79,10 +79,10 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: A
 
 
 def align_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> WordAlignment:
-    """Return the attention weights between words, given those between tokens, (target, source).
+    """Return the attention weights between words, given those between tokens.
 
-    Weights are summed over the tokens of a source word and averaged over the tokens of a target word. `source` and
-    `target` have the token ids.
+    The shape of `weights` is (target tokens, source tokens); `source` and `target` are the token ids. Weights are summed
+    over the tokens of a source word and averaged over the tokens of a target word.
     """
     over, under = token_words(source, tokenizer), token_words(target, tokenizer.target)
     summed = np.stack([weights[:, a:b].sum(1) for _, a, b in over], 1)

@@ -236,7 +236,7 @@ class RecurrentCells(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, CellState]:
-        """Run the LSTM or GRU in an exported graph, on x padded by the mask `real`, (rows, time), of real tokens.
+        """Run the LSTM or GRU in an exported graph, on padded inputs; `real` (rows, time) marks the tokens that are not padding.
 
         The final states that it returns are not valid, because they include padding.
         """

@@ -68,7 +68,10 @@ class StudyResults:
         return display_factor(metric, [x.metrics[metric] for x in self.outcomes if metric in x.metrics])
 
     def scores(self, arm: str, metric: str, budget: float | None = None) -> list[float]:
-        """Return the values of a metric for an arm, scaled for display, one per seed whose run did not fail."""
+        """Return the values of a metric for an arm, scaled for display, one per seed whose run did not fail.
+
+        If `budget` is None, it is the largest budget of the study.
+        """
         factor = self.factor(metric)
         return [factor * value for value in self.raw(arm, metric, budget)]
 

@@ -89,7 +89,7 @@ class AdaptingKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionKeys:
-    """The training settings of a step in the section `compress`; its examples are those of the evaluation."""
+    """The training settings of a compression step, which trains on the training data of the task that is evaluated."""
 
     epochs: float | None = None  # if the budget of the study is for pretraining
     optimizer: Optimizer | None = None

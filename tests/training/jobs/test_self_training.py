@@ -162,7 +162,8 @@ def test_invalid_options_are_rejected(self_training_folder: Path, tmp_path: Path
     with pytest.raises(pt.PretuneError, match="--distill-temperature applies only with --unlabeled"):
         train(distill_temperature=1.0)
     with pytest.raises(
-        pt.PretuneError, match="unlabeled texts need a task with one label per text; choose the task classify or prompt"
+        pt.PretuneError,
+        match="unlabeled texts need a task with one label per text; choose the task 'classify' or 'prompt'",
     ):
         tune(
             self_training_folder / "start",

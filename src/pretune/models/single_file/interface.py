@@ -196,7 +196,7 @@ class Regressor(TextModel):
     """A model that predicts a number for a text, or for a pair of texts."""
 
     def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Return the predicted number for each text or pair; it is None for a text without tokens."""
+        """Return a dict with the predicted number, `value`, for each text or pair; None for a text without tokens."""
         sides = [[self.tokenize(text) for text in side] for side in ((texts,) if pairs is None else (texts, pairs))]
         rows = list(zip(*sides, strict=True))
         outputs = self.outputs([self.frame(*row) for row in rows])

@@ -225,7 +225,7 @@ class Tag(Task):
     def _answer(self, examples: TaggedSentences, row: int, tags: list[str], probabilities: Array) -> Answer:
         """Return the answer for sentence number `row`, with its tags corrected to follow the tagging scheme.
 
-        `tags` and `probabilities` are the predicted tags of its words.
+        `tags` are the predicted tags of its words, with their `probabilities`.
         """
         words = examples.words[row]
         tags = convert_tags(tags, self.written)

@@ -46,7 +46,7 @@ class AnnotatedSentence(NamedTuple):
         for line, cells in zip(self.lines, self.cells, strict=True):
             if len(cells) != len(self.cells[0]) or len(cells) <= FIRST_ROLES:
                 raise PretuneError(
-                    f"line {line}: a word has {len(cells)} columns; CoNLL-2012 has 12 or more, equally many per word of a sentence"
+                    f"line {line}: this word has {len(cells)} columns; give all words of a sentence the same number of columns, at least 12"
                 )
         return list(zip(*self.cells, strict=True))
 

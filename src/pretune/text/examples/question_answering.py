@@ -85,7 +85,7 @@ class Questions(Examples):
 class TokenPassages:
     """The token ids of all questions, followed by those of all distinct passages, with character offsets.
 
-    `rows` has the question and the passage of each example; `begins` and `ends` have the start and end character of
+    `rows` has the tokens of the question and the passage of each example; `begins` and `ends` have the start and end character of
     each token.
     """
 

@@ -436,7 +436,9 @@ def map_shard(path: Path) -> dict[str, Array]:
     for name, entry in validate_schema(header, dict[str, ArrayEntry], str(path)).items():
         kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not begin <= end <= room or end - begin != rows * kind.itemsize:
-            raise PretuneError(f"{path}: the array {name} is outside the file; prepare the store again")
+            raise PretuneError(
+                f"{path}: the array {name} extends past the end of the file, which is damaged; prepare the store again"
+            )
         arrays[name] = np.zeros(0, dtype=kind)
         if rows:  # an empty array cannot be mapped
             arrays[name] = np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))

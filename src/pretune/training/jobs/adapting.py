@@ -92,11 +92,11 @@ class AdaptationResult(ModelHandle):
         return self.run.load()
 
     def describe(self) -> dict[str, Any]:
-        """Return all results of domain adaptation by name: those of the run, and the metrics before and after."""
+        """Return all results of domain adaptation by name: those of further pretraining, and the metrics before and after."""
         return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
 
     def table(self) -> dict[str, Any]:
-        """Return the results for display: metrics before and after domain adaptation, then those of the run."""
+        """Return the results for display: metrics before and after domain adaptation, then those of further pretraining."""
         facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
