@@ -89,7 +89,7 @@ def test_damaged_files_give_errors_with_their_place(tmp_path: Path) -> None:
     )
     assert twice[0][0] == "line 1, predicate 1" and "has 2 predicates" in str(twice[0][1]) and rows(twice[1:]) == ROWS
     few = rows(read_roles_2012([write(tmp_path / "c", "a 0 0 The DT\n")]))
-    assert "CoNLL-2012 has 12 or more" in str(few[0])
+    assert "this word has 5 columns; give all words" in str(few[0])
     words, props = write(tmp_path / "d", "The\nmarket\n"), write(tmp_path / "e", "- *\n")
     with pytest.raises(pt.PretuneError, match="line 2: e has no word here"):
         list(read_roles_2005([words, props]))

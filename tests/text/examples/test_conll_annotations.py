@@ -90,7 +90,7 @@ def test_clusters_with_the_same_mention_are_merged(capsys: pytest.CaptureFixture
         (["(1)|(1)", "-", "-", "-"], "line 2: the cluster 1 opens twice around the same words"),
         (["(a)", "-", "-", "-"], "line 2: '(a)' is not a list of mentions"),
         (["1", "-", "-", "-"], "line 2: '1' is not a list of mentions"),
-        (["-", "- more", "-", "-"], "line 3: a word has 13 columns; CoNLL-2012 has 12 or more"),
+        (["-", "- more", "-", "-"], "line 3: this word has 13 columns; give all words of a sentence the same"),
     ],
 )
 def test_damaged_columns_are_errors_with_file_and_line(cells: list[str], message: str, tmp_path: Path) -> None:
