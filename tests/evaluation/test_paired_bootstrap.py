@@ -48,7 +48,12 @@ def example_answers(name: str, seed: int) -> tuple[list[dict[str, Any]], list[di
     words = [" ".join(chance.choice(list("abcd"), 7)) for _ in range(80)]
     if name in ("pearson", "spearman"):
         return [{"label": str(i % 6)} for i in range(40)], [{"value": float(x)} for x in chance.random(40)]
-    if name in ("entity_f1", "word_accuracy"):
+    if name in ("conll_f1", "muc_f1", "b_cubed_f1", "ceaf_f1"):
+        mentions = [[(word, word) for word in chance.permutation(6).tolist()] for _ in range(40)]
+        return [{"label": [[(0, 0), (1, 1)], [(2, 2), (3, 3), (4, 4)]]}] * 40, [
+            {"clusters": [row[:2], row[2:5]]} for row in mentions
+        ]
+    if name in ("entity_f1", "role_f1", "word_accuracy"):
         tags = [chance.choice(["B-X", "I-X", "O"], 5).tolist() for _ in range(40)]
         return [{"label": ["B-X", "O", "O", "B-X", "I-X"]}] * 40, [{"tags": row} for row in tags]
     if name.startswith("answer_"):
