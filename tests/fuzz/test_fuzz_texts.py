@@ -114,6 +114,13 @@ ONTONOTES = "".join(
     + "\n#end document\n"
     for n, cells in enumerate([[("Ann", "(1)"), ("saw", "-"), ("her", "(2|(1)"), ("dog", "2)")]] * 3)
 )
+ROLES_2005 = "The DT - (A0*\nrain NN - *)\nfell VBD fall (V*)\nagain RB - (AM-TMP*)\n\n" * 2
+ROLES_2012 = "".join(
+    f"#begin document (bn/{n}); part 000\n"
+    + "".join(f"bn/{n} 0 {i} {word} NN * {lemma} 01 - - * {role} -\n" for i, (word, lemma, role) in enumerate(words))
+    + "\n#end document\n"
+    for n, words in enumerate([[("Ann", "-", "(A0*)"), ("fell", "fall", "(V*)"), ("again", "-", "(AM-TMP*)")]] * 3)
+)
 LINKED: Rows = [{"sentences": [["Ann", "saw"], ["her", "dog"]], "clusters": [[[0, 0], [2, 2]]]}] * 3
 
 
@@ -220,6 +227,8 @@ KINDS = [
             ("decanlp-squad", ".json", SQUAD), ("decanlp-multinli", ".jsonl", MULTINLI), ("decanlp-qa-srl", ".qa", QA_SRL),
             ("decanlp-sst", ".csv", "label,sentence\n1,fine\n0,bad\n"), ("decanlp-qa-zre", ".tsv", QA_ZRE),
             ("decanlp-woz", ".json", json.dumps([{"dialogue": WOZ_TURNS}])), ("decanlp-mwsc", ".txt", f"{SCHEMA}\n{SCHEMA}"),
+            ("conll-2005", ".txt", ROLES_2005), ("conll-2012", ".v4_gold_conll", ROLES_2012),
+            ("conll-2012-coreference", ".v4_gold_conll", ONTONOTES),
         )
     ),
     *(
