@@ -191,7 +191,7 @@ def test_declared_prompts_fit_their_tasks(suite: str) -> None:
             and "sts" not in task.name
         ):
             assert {str(label).lower() for label in labels} == {str(label).lower() for label in words}, task.name
-        assert bool(objective.in_context_template) != (objective.kind == "tag")
+        assert bool(objective.in_context_template) != (objective.kind in ("coref", "tag"))
 
 
 def test_examples_depend_on_the_seed() -> None:

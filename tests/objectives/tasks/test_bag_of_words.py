@@ -23,7 +23,7 @@ TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=30)
 
 
 def chosen(*analyzers: str) -> ChosenBag:
-    return ChosenBag(analyzers, CrossValidated(1.0, np.empty(0), 0.0))  # type: ignore[arg-type]
+    return ChosenBag(analyzers, CrossValidated({1.0: 0.25, 10.0: 0.75}, np.empty(0), 0.0))
 
 
 @settings(max_examples=30, deadline=None)
