@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pretune.serving.worker_process import Answer
+from pretune.serving.worker_connection import Answer
 
 
 class QueueFullError(Exception):

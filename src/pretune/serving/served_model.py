@@ -15,7 +15,7 @@ from pretune.serving.errors import RequestError, missing_capability, queue_full,
 from pretune.serving.limits import ServingLimits
 from pretune.serving.metrics import ServerMetrics
 from pretune.serving.run_files import RunFiles, Signature, model_signature
-from pretune.serving.worker_process import Answer, WorkerLostError, WorkerProcess
+from pretune.serving.worker_connection import Answer, WorkerLostError, WorkerProcess
 
 if TYPE_CHECKING:
     from pretune.models.engines import Engine

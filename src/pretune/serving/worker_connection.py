@@ -1,4 +1,4 @@
-"""The server's side of a worker process: it sends jobs, and receives results in a thread that the event loop never waits for."""
+"""The connection to a worker process: it sends jobs, and receives results in a thread that the event loop never waits for."""
 
 from __future__ import annotations
 
