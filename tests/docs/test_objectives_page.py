@@ -45,6 +45,8 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("news", "pairs"):
         Path(f"{kind}.en.txt").write_text("\n".join(lines), encoding="utf-8")
         Path(f"{kind}.fr.txt").write_text("\n".join(line[::-1] for line in lines), encoding="utf-8")
+    for name in ("web", "books"):
+        Path(f"{name}.txt").write_text("\n\n".join(lines), encoding="utf-8")
     chats = [json.dumps({"turns": chance.sample(lines, 4)}) for _ in range(20)]
     Path("chats.jsonl").write_text("\n".join(chats), encoding="utf-8")
     names = [json.dumps({"text": line, "names": [[0, 7], {"start": 8, "end": 11}]}) for line in lines]

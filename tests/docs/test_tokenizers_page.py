@@ -19,7 +19,8 @@ PAGE = (DOCS / "reference" / "tokenizers.md").read_text(encoding="utf-8")
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = [" ".join(text.split())[:800] for text in english_documents()[:12]]
-    Path("corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    for name in ("corpus", "news.en", "news.sw"):
+        Path(f"{name}.txt").write_text("\n\n".join(texts), encoding="utf-8")
     rows = [f"{'fine' if i % 2 else 'poor'} weather in month {i},{'yes' if i % 2 else 'no'}" for i in range(24)]
     Path("labeled.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
