@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
@@ -33,6 +32,7 @@ from pretune.runtime.atomic_io import remove_folder, write_json
 from pretune.runtime.cpu_features import cpu_model
 from pretune.runtime.devices import cache_folder, choose_device
 from pretune.runtime.errors import PretuneError, if_option, suggest
+from pretune.runtime.optional_imports import installed_version
 from pretune.runtime.progress import log_info
 
 Engine = Literal["auto", "torch", "onnxruntime"]
@@ -128,14 +128,6 @@ class EngineCache:
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package, or None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def machine() -> str:

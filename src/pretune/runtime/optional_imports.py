@@ -56,3 +56,13 @@ def _broken(package: str, purpose: str, error: ImportError) -> PretuneError:
         f"{purpose} needs {package}, which is installed but cannot be imported ({error}); "
         f"install it again with: pip install --force-reinstall {package}"
     )
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, or None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

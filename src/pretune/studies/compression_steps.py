@@ -12,7 +12,7 @@ from pretune.compression.pruning import PruningSpec
 from pretune.compression.pruning_job import PruningJob, run_pruning
 from pretune.compression.quantization import QuantizationJob, run_quantization
 from pretune.runtime.errors import PretuneError
-from pretune.studies.arm_jobs import task_columns
+from pretune.studies.arm_jobs import scaled, task_columns
 from pretune.studies.study_file import Arm, CompressionStep, Evaluation, task_settings
 from pretune.studies.study_settings import COMPRESSION_KEYS, TaskKeys, check_settings
 from pretune.training.recipe_sections import Budget, Optimizer
@@ -28,7 +28,7 @@ def step_budget(arm: Arm, budget: Budget | None) -> Budget | None:
     if budget is None:
         return None
     count = max(1, sum(step.trains(arm.control) for step in arm.compress))
-    return Budget(**{unit: limit / count for unit, limit in budget.limits.items()})  # type: ignore[arg-type]
+    return scaled(budget, 1 / count)
 
 
 def compress_model(

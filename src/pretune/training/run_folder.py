@@ -8,9 +8,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from pretune.models.open_model import ModelHandle, OpenModel
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.notebook import as_dataframe, as_html
+from pretune.runtime.optional_imports import installed_version
 from pretune.runtime.output_paths import RECIPE as RECIPE
 from pretune.runtime.output_paths import RESULTS as RESULTS
 from pretune.runtime.output_paths import check_run
@@ -258,11 +258,8 @@ def environment() -> dict[str, Any]:
     """Return the versions of packages and the properties of the machine, for reproducibility."""
     from pretune import __version__
 
-    packages = {}
-    for name in ("torch", "tokenizers", "numpy", "safetensors"):
-        with suppress(PackageNotFoundError):
-            packages[name] = version(name)
-
+    versions = {name: installed_version(name) for name in ("torch", "tokenizers", "numpy", "safetensors")}
+    packages = {name: found for name, found in versions.items() if found is not None}
     revision = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )

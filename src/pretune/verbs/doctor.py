@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+from pretune.runtime.optional_imports import installed_version
 from pretune.verbs.results import ResultTable
 from pretune.verbs.verb import verb
 
@@ -97,10 +98,12 @@ def _device() -> Iterator[Row]:
         if flash
         else _row("flash attention", SLOW, "not for this GPU", "use a GPU of the Ampere generation or newer")
     )
-    try:
-        yield _row("Triton kernels", OK, f"Triton {metadata.version('triton')}")
-    except metadata.PackageNotFoundError:
-        yield _row("Triton kernels", MISSING, "not installed", "pip install triton")
+    triton = installed_version("triton")
+    yield (
+        _row("Triton kernels", MISSING, "not installed", "pip install triton")
+        if triton is None
+        else _row("Triton kernels", OK, f"Triton {triton}")
+    )
 
 
 def _arithmetic() -> Iterator[Row]:
@@ -164,12 +167,7 @@ def _extras() -> Iterator[Row]:
         yield _row("extras", MISSING, "pretune runs from its source folder and is not installed", "pip install pretune")
         return
     for extra, names in extra_requirements(requirements).items():
-        versions: dict[str, str] = {}
-        for name in names:
-            try:
-                versions[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
+        versions = {name: found for name in names if (found := installed_version(name)) is not None}
         missing = [name for name in names if name not in versions]
         purpose = EXTRAS.get(extra, extra)
         if missing:

@@ -392,12 +392,14 @@ def calibrate(comparison: Comparison, predicted: Array) -> Calibration:
     def row_losses(calibration: Calibration) -> Array:
         return comparison.losses(calibration.apply(predicted, frequencies, kind))
 
-    plain, pulled = (
-        min((Calibration(1 / t, pull) for t in TEMPERATURES), key=lambda one: row_losses(one).mean())
-        for pull in (0.0, 1.0)
-    )
-    possible = kind == "classes" and comparison.weights is None and has_clear_majority(comparison.targets)
-    return pulled if possible and not clearly_lower(row_losses(plain), row_losses(pulled)) else plain
+    def best(pull: float) -> Calibration:
+        return min((Calibration(1 / t, pull) for t in TEMPERATURES), key=lambda one: row_losses(one).mean())
+
+    plain = best(pull=0.0)
+    if kind != "classes" or comparison.weights is not None or not has_clear_majority(comparison.targets):
+        return plain
+    pulled = best(pull=1.0)
+    return plain if clearly_lower(row_losses(plain), row_losses(pulled)) else pulled
 
 
 def with_features(objective: str, layers: str, pooling: str) -> str:
