@@ -41,7 +41,7 @@ INTERVALS = {
         FRACTION,
     ),
     "discriminator_weight": NOT_NEGATIVE,
-    **dict.fromkeys(("temperature", "deviation"), POSITIVE),
+    **dict.fromkeys(("temperature", "final_temperature", "deviation"), POSITIVE),
     **dict.fromkeys(
         ("generator_layers", "generator_hidden_size", "generator_heads", "window", "max_turns", "num_parts"), SIZE_RANGE
     ),

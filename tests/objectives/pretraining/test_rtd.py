@@ -82,7 +82,7 @@ def test_discriminator_reads_the_text_with_sampled_replacements(factory: Any, mo
     root, joint = make_root(factory=factory)
     fills = torch.full((len(batch.targets["generator"].at),), 7)
     fills[::2] = batch.targets["generator"].target[::2]  # every other sample is the original token
-    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: fills)
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits, temperature: fills)
     loss = root.eval()(joint, batch)
     assert loss.packed is None  # only set between the parts of a joint objective
     at = batch.targets["generator"].at
@@ -106,7 +106,7 @@ def test_discriminator_reads_the_text_with_sampled_replacements(factory: Any, mo
 
 
 def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits, temperature: logits.argmin(-1))
     root, joint = make_root()
     _, plain = small_batch()
     _, padded = small_batch(Capacity(100, 8, 20, {"generator": 30, "rtd": 100}))
@@ -133,6 +133,64 @@ def test_generator_learns_only_from_its_own_loss_and_shares_the_embedding() -> N
     assert {"dense.weight", "output.bias", "generator.heads.mlm.bias", "generator.backbone.embed.project.weight"} <= {
         *names
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "at_start", "at_half", "at_end"),
+    [
+        ("rtd(temperature=3)", 3.0, 3.0, 3.0),
+        ("rtd(temperature=3,final_temperature=1)", 3.0, 2.0, 1.0),
+        ("rtd(final_temperature=2)", 1.0, 1.5, 2.0),
+    ],
+)
+def test_temperature_changes_linearly_during_training(
+    name: str, at_start: float, at_half: float, at_end: float
+) -> None:
+    source, joint = data(), parse_objective(name).joints[0]
+    for progress, wanted in ((0.0, at_start), (0.5, at_half), (1.0, at_end)):
+        draws = EpochRandom(0, progress=progress)
+        objective = joint.objectives[0]
+        sequences = objective.corrupt(objective.arrange(source, PACKING, draws).pack(0), source.tokenizer, draws)
+        column = (
+            collate(sequences, Capacity(600, 20, 64, {"generator": 100, "rtd": 600})).packed[0].columns["temperature"]
+        )
+        assert (column[: len(sequences.ids)] == wanted).all()
+
+
+def test_temperature_of_1_is_the_default_and_adds_no_column() -> None:
+    _, batch = small_batch()
+    assert "temperature" not in batch.packed[0].columns
+
+
+def test_samples_have_the_temperature_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float | None] = []
+
+    def sample(logits: torch.Tensor, temperature: torch.Tensor | None = None) -> torch.Tensor:
+        seen.append(None if temperature is None else float(temperature))
+        return sample_tokens(logits, temperature)
+
+    monkeypatch.setattr(rtd, "sample_tokens", sample)
+    root, joint = make_root("rtd(generator_size=0.5,temperature=2.5)")
+    _, batch = small_batch(Capacity(100, 8, 20, {"generator": 30, "rtd": 100}))
+    batch.packed[0].columns["temperature"] = (torch.arange(100) < 60) * 2.5  # 0 at filler
+    root(joint, batch)
+    _, plain = small_batch()
+    root(joint, plain)
+    assert seen == [2.5, None]
+
+
+def test_a_high_temperature_flattens_the_samples() -> None:
+    logits = torch.tensor([4.0, 0.0, -2.0, 2.0]).expand(20_000, 4)
+    torch.manual_seed(0)
+    shares = torch.bincount(sample_tokens(logits, torch.tensor(2.0)), minlength=4) / 20_000
+    expected = (logits[0] / 2).softmax(-1)
+    assert ((shares - expected).abs() <= 5 * (expected * (1 - expected) / 20_000).sqrt()).all()
+
+
+@pytest.mark.parametrize("name", ["rtd(temperature=0)", "rtd(final_temperature=-1)", "trtd(temperature=0)"])
+def test_temperatures_must_be_positive(name: str) -> None:
+    with pytest.raises(PretuneError, match=r"temperature=.* expected a number that is above 0 and finite"):
+        parse_objective(name)
 
 
 def test_samples_follow_the_softmax_and_the_seed() -> None:

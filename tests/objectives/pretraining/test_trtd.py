@@ -104,7 +104,7 @@ def model(family: str = "xlm") -> Model:
 
 
 def test_loss_equals_that_of_rtd_under_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits, temperature: logits.argmin(-1))
     made, network = source(), model()
     mixture = parse_objective("rtd(discriminator_weight=7)|trtd(discriminator_weight=7)")
     network.add_heads(mixture.objectives)
@@ -168,7 +168,7 @@ def test_rtd_and_trtd_share_a_head_and_both_networks_are_exported(tmp_path: Path
 
 
 def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtd, "sample_tokens", lambda logits: logits.argmin(-1))
+    monkeypatch.setattr(rtd, "sample_tokens", lambda logits, temperature: logits.argmin(-1))
     made, network, joint = source(), model(), parse_objective("trtd").joints[0]
     network.add_heads(joint.objectives)
     network.root.eval()

@@ -113,6 +113,8 @@ class RTD(ReadsDocuments):
     generator_layers: int | None = None
     generator_hidden_size: int | None = None
     generator_heads: int | None = None
+    temperature: float = 1.0
+    final_temperature: float | None = None
 
     name: ClassVar[str] = "rtd"
     pattern: ClassVar[Pattern | None] = full
@@ -121,6 +123,11 @@ class RTD(ReadsDocuments):
     def __post_init__(self) -> None:
         check_positive_fractions(self.name, mask_rate=self.mask_rate, generator_size=self.generator_size)
 
+    def temperature_at(self, progress: float) -> float:
+        """Return the softmax temperature of the generator's samples at a share of the training, from 0 to 1."""
+        last = self.temperature if self.final_temperature is None else self.final_temperature
+        return self.temperature + (last - self.temperature) * progress
+
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Mask tokens; masked tokens are targets of the generator, and all tokens are targets of the discriminator."""
         mask = tokenizer.role("mask")
@@ -128,6 +135,9 @@ class RTD(ReadsDocuments):
         sequences.targets[generator_term(self.name)] = (at, sequences.ids[at])
         sequences.targets[self.name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
         sequences.ids[at] = mask
+        if (self.temperature, self.final_temperature or 1.0) != (1.0, 1.0):
+            temperature = self.temperature_at(draws.progress)
+            sequences.columns["temperature"] = np.full(len(sequences.ids), temperature, dtype=np.float32)
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
@@ -198,11 +208,13 @@ def run_generator(
     `packed` are the sequences with their masks, and `term` is the name of the loss term.
     """
     vectors = backbone.embed.vectors(packed)
+    # The same for all tokens of a batch; a tensor, so that a change does not compile the model anew. Filler has 0.
+    temperature = packed.columns["temperature"].amax() if "temperature" in packed.columns else None
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         loss = classification_loss(term, logits, Targets(target, target, weight))
-        return loss.sums[term], loss.logs[f"{term}/accuracy"], sample_tokens(logits.detach())
+        return loss.sums[term], loss.logs[f"{term}/accuracy"], sample_tokens(logits.detach(), temperature)
 
     found = map_logits_in_chunks(generator.heads["mlm"], states, backbone.embed.tokens, hidden, look)
     losses, right, fills = zip(*found, strict=True)
@@ -210,10 +222,11 @@ def run_generator(
     return Loss(sums, logs={f"{term}/accuracy": torch.stack(right).sum()}), torch.cat(fills)
 
 
-def sample_tokens(logits: Tensor) -> Tensor:
-    """Sample one token id per row of logits (m, vocabulary), by the Gumbel-max trick."""
+def sample_tokens(logits: Tensor, temperature: Tensor | None = None) -> Tensor:
+    """Sample one token id per row of logits (m, vocabulary), by the Gumbel-max trick; temperature 1 by default."""
     chance = torch.rand(logits.shape, device=logits.device).clamp(1e-9, 1 - 1e-7)
-    return (logits.float() - torch.log(-torch.log(chance))).argmax(-1)
+    noise = -torch.log(-torch.log(chance))
+    return (logits.float() + (noise if temperature is None else temperature * noise)).argmax(-1)
 
 
 def fill_in_tokens(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:

@@ -279,6 +279,7 @@ def plan_lengths(
 # Columns that models read; the others are used on the host only.
 MODEL_COLUMNS = (
     "segment", "language", "task", "order", "stream", "prefix", "document_start", "span", "global", "characters", "prompt", "features",
+    "temperature",
 )  # fmt: skip
 
 
