@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -215,6 +215,10 @@ class Objective:
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Return the loss of a batch, given the head and the backbone of the model."""
         raise NotImplementedError
+
+    def for_evaluation(self) -> Self:
+        """Return the objective with the options of evaluations, which are the same whatever training uses."""
+        return self
 
     def describe_target(self, at: Array, target: Array, ids: Array, spell: Callable[[Array], str]) -> str | None:
         """Return targets as readable text for `pretune show objectives`; None if they are tokens to predict.

@@ -157,6 +157,10 @@ def test_temperature_changes_linearly_during_training(
         assert (column[: len(sequences.ids)] == wanted).all()
 
 
+def test_evaluation_uses_the_same_options_whatever_training_uses() -> None:
+    assert RTD(mask_rate=0.3, temperature=3.0, final_temperature=2.0).for_evaluation() == RTD()
+
+
 def test_temperature_of_1_is_the_default_and_adds_no_column() -> None:
     _, batch = small_batch()
     assert "temperature" not in batch.packed[0].columns

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import pretune as pt
 from pretune import PretuneError
 from pretune.objectives import Data, single_objective
-from pretune.objectives.tasks.contrast import Contrast, in_batch_contrastive_loss
+from pretune.objectives.in_batch_contrast import in_batch_contrastive_loss
+from pretune.objectives.tasks.contrast import Contrast
 from pretune.packed import pack_targets
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing

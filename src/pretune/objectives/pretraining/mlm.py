@@ -7,8 +7,8 @@ masked copies of each text, as in BERT.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch import nn
 
@@ -119,6 +119,12 @@ class MLM(ReadsDocuments):
                         f"{self.name}: unit=phrase needs a list of phrases here; give phrases=FILE, which `pretune phrases` writes"
                     )
                 return masking.phrase_units(sequences, load_phrases(self.phrases, tokenizer))
+
+    def for_evaluation(self) -> Self:
+        """Return the objective with BERT's masks, 15 % of single tokens drawn anew, so that losses are comparable."""
+        own: dict[str, Any] = {"mask_rate": 0.15, "final_mask_rate": None, "unit": "token", "static_masks": 0}
+        own |= {"mask_replace_prob": 0.8, "random_replace_prob": 0.1, "phrases": None, "span_boundary": False}
+        return replace(self, **own)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the maximum number of prediction targets per batch: the masked tokens, at the highest masking rate."""

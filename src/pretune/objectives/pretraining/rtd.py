@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -139,6 +139,10 @@ class RTD(ReadsDocuments):
             temperature = self.temperature_at(draws.progress)
             sequences.columns["temperature"] = np.full(len(sequences.ids), temperature, dtype=np.float32)
         return sequences
+
+    def for_evaluation(self) -> Self:
+        """Return the objective with a masking rate of 15 % and samples from the generator's own softmax."""
+        return replace(self, mask_rate=0.15, temperature=1.0, final_temperature=None)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the maximum number of targets per batch: masked tokens (generator) and all tokens (discriminator)."""

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from pretune.backbones.backbone import Backbone
 from pretune.metrics.per_example import ScoredAnswer, score_similarities
 from pretune.metrics.regression import similarity_metrics
 from pretune.nn.sentence_embedding import PROMPT_COLUMN, TextEmbedding, TextEmbeddingHead
+from pretune.objectives.in_batch_contrast import in_batch_contrastive_loss
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.candidates import group_targets
 from pretune.objectives.tasks.classify import require_labeled, require_pairs
 from pretune.objectives.word_baselines import tfidf_cosines
-from pretune.packed import Batch, Targets
+from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -46,7 +46,6 @@ from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
-EXCLUDED_SIMILARITY = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss
 MEAN = TextEmbedding()
 BLOCK = 1024  # texts among which the pair of a text is ranked
 
@@ -260,23 +259,3 @@ def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
     """Mark the first tokens[i] tokens of each sequence i as its prompt, which pooling can leave out."""
     sequences.columns[PROMPT_COLUMN] = sequences.index_in_sequence < np.repeat(tokens, sequences.lengths)
     return sequences
-
-
-def in_batch_contrastive_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
-    """Return loss term `name`, the in-batch contrastive loss of m pairs of texts.
-
-    `similar` (m, m) are the similarities of first texts (rows) and second texts (columns), and `targets` (m, 2) the ids
-    of the texts. Padding, and texts that equal a pair's own text, do not count as negatives.
-    """
-    own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
-    unused = targets.weight == 0
-    losses = torch.zeros_like(targets.weight)
-    for logits, text in ((similar, targets.target[:, 1]), (similar.T, targets.target[:, 0])):
-        wrong = (text[:, None] == text[None]) | unused[None]
-        masked = logits.masked_fill(wrong & ~own, EXCLUDED_SIMILARITY)
-        losses = losses - masked.log_softmax(-1).diagonal() / 2
-    right = similar.masked_fill(unused[None] & ~own, EXCLUDED_SIMILARITY).argmax(-1) == torch.arange(
-        len(similar), device=similar.device
-    )
-    logs = {f"{name}/accuracy": (right.float() * targets.weight).sum().detach()}
-    return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)

@@ -93,6 +93,17 @@ class Sequences:
         """Return, for each of the n tokens, its index within its sequence, (n,)."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
+    def choose_tokens(self, kept: Array) -> Sequences:
+        """Return the sequences with only the tokens at which the mask `kept` (n,) is True, and without targets."""
+        return Sequences(
+            ids=self.ids[kept],
+            lengths=np.bincount(self.owner[kept], minlength=len(self.lengths)),
+            index=self.index,
+            columns={name: values[kept] for name, values in self.columns.items()},
+            labels=self.labels,
+            pattern=self.pattern,
+        )
+
 
 @dataclass
 class Arrangement:

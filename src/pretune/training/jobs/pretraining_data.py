@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pretune.objectives import Data, JointObjective, Mixture
-from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.progress import log_info
@@ -28,10 +27,6 @@ from pretune.training.corpus_sampling import CorpusMixture, mix_corpora
 from pretune.training.held_out import hold_out_documents, split_rows
 from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
 from pretune.training.recipe_sections import Monitoring
-
-# The options of MLM in evaluations, whatever training uses, so that losses are comparable.
-EVALUATION: dict[str, Any] = {"mask_rate": 0.15, "final_mask_rate": None, "mask_replace_prob": 0.8}
-EVALUATION |= {"random_replace_prob": 0.1, "unit": "token", "static_masks": 0, "phrases": None, "span_boundary": False}
 
 Fields = dict[str, Any]
 
@@ -183,10 +178,7 @@ def held_out_batches(
     """Return a copy of the objectives `joint` with a fixed masking rate, and batches of held-out data to evaluate it on."""
     if not len(data.documents) and not data.rows:
         return joint, []
-    parts = tuple(
-        (weight, replace(part, **EVALUATION) if isinstance(part, MLM) else part) for weight, part in joint.parts
-    )
-    joint = JointObjective(parts)  # type: ignore[arg-type]
+    joint = JointObjective(tuple((weight, part.for_evaluation()) for weight, part in joint.parts))
     draws = EpochRandom(seed=0)
     packing = replace(packing, packs_per_step=1)  # stateful objectives pass state from batch to batch
     try:
