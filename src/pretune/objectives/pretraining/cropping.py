@@ -34,8 +34,8 @@ class Cropping(Objective):
     """Contrastive learning of text embeddings from two random crops of each passage.
 
     A passage consists of whole sentences with at most `window` tokens. A crop is a contiguous part of it, with a random
-    number of tokens between `min_crop` and `max_crop` times `window`; crops may overlap. Shorter passages are left out,
-    so that the length of a crop does not depend on its passage. A share `delete_rate` of the tokens is deleted. The loss
+    number of tokens between `min_crop` and `max_crop` times `window` (or the longest passage); crops may overlap. Passages
+    that are shorter are left out, so that the length of a crop does not depend on its passage. A share `delete_rate` of the tokens is deleted. The loss
     is the cross-entropy of finding the other crop of a passage in the batch, in both directions, with the cosines of
     mean-pooled vectors divided by `temperature`.
     """
@@ -71,13 +71,11 @@ class Cropping(Objective):
         store, template = data.require_store(self.name), data.template.document_template
         window = min(self.window, packing.length - template.num_special_tokens(pair=False))
         starts, lengths, _ = cut_documents(store, data.documents, max(1, window), draws)
+        if not len(starts):
+            raise PretuneError("the objective 'cropping' found no text in the corpus; give it documents")
+        window = min(window, int(lengths.max()))  # of a corpus of short texts
         shortest, longest = (max(1, round(share * window)) for share in (self.min_crop, self.max_crop))
         starts, lengths = (np.repeat(values[lengths >= longest], 2) for values in (starts, lengths))
-        if not len(starts):
-            raise PretuneError(
-                f"the objective 'cropping' needs passages of {longest} tokens or more, and this corpus has none; give it longer documents, "
-                "or a smaller window, as in cropping(window=32)"
-            )
         crop = np.arange(len(starts)) % 2
         spans = shortest + draws.integers(longest - shortest + 1, "crop length", starts, crop)
         starts = starts + draws.integers(lengths - spans + 1, "crop start", starts, crop)
