@@ -154,7 +154,7 @@ def corrupt_demo(joint: JointObjective, material: DemoData, seed: int) -> tuple[
     data, note = material.of(joint)
     parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
     joint = JointObjective(parts)
-    count = max(part.demonstration_sequences if isinstance(part, Task) else 1 for _, part in parts)
+    count = max(part.demonstration_sequences for _, part in parts)
     draws, packing = EpochRandom(seed), Packing(tokens=LENGTH * count, length=LENGTH, sequences=count)
     try:
         epoch = joint.arrange(data, packing, draws)

@@ -165,6 +165,7 @@ class Objective:
     two_sided: ClassVar[bool] = False  # see TwoSided
     adds_tokens: ClassVar[bool] = False  # see AddsTokens
     learns_from_rows: ClassVar[bool] = False  # see LearnsFromRows
+    demonstration_sequences: ClassVar[int] = 1  # sequences of the demonstration that belong together
     # What a trained model does, as a sentence and as `pipeline_tag` of the Hugging Face Hub, for model cards; None: not said.
     purpose: ClassVar[tuple[str, str] | None] = None
 

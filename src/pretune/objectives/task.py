@@ -76,7 +76,6 @@ class Task(Objective):
     )
     combinable: ClassVar[bool] = False  # whether `combine` is implemented
     settings: ClassVar[Mapping[str, Any]] = {}  # sections of the fine-tuning settings whose defaults differ
-    demonstration_sequences: ClassVar[int] = 1  # sequences of the demonstration that belong together
     distillable: ClassVar[bool] = (
         False  # whether its predictions for texts alone can be training targets of another model
     )

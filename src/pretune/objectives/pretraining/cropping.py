@@ -54,6 +54,7 @@ class Cropping(Objective):
     pattern: ClassVar[Pattern | None] = full
     owns_arrangement: ClassVar[bool] = True
     corrupts: ClassVar[bool] = True
+    demonstration_sequences: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.min_crop <= self.max_crop <= 1:
