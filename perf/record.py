@@ -36,6 +36,7 @@ PILOTS: dict[str, dict[str, str]] = {
     "mlm": {"objective": MLM},
     "rtd": {"objective": RTD},  # a generator of two layers, a third as wide
     "rtd-mlm": {"objective": f"0.8*{RTD}|0.2*{MLM}"},  # fills in words, too
+    "rtd-mlm-cropping": {"objective": f"0.6*{RTD}|0.25*{MLM}|0.15*cropping"},  # has text embeddings, too
     "rtd-soft": {  # a stronger generator, whose samples become as hard as it is
         "objective": "rtd(generator_layers=3,generator_hidden_size=256,generator_heads=4,temperature=2,final_temperature=1)"
     },
@@ -147,44 +148,38 @@ def score(model: str, options: argparse.Namespace) -> dict[str, Any]:
     name = Path(model).name
     out, start = options.out / name, time.monotonic()
     settings = [word for one in options.set for word in ("--set", one)]
-    line: dict[str, Any] = {
-        "model": name,
-        "seeds": options.seeds,
-        "settings": options.set,
-        "vectors": vectors(model, options.data),
-    }
-    beginnings = {model: options.tasks}
-    if options.nli:
-        command(
-            "finetune", model, options.nli, "--text", "sentence1", "--pair", "sentence2", "--label", "label", "--strategy", "full",
-            "--epochs", options.nli_epochs, "--out", out / "nli", *settings, log=out / "nli.log",
-        )  # fmt: skip
-        beginnings = {
-            model: [task for task in options.tasks if task in SINGLE],
-            str(out / "nli"): [task for task in options.tasks if task in PAIRS],
-        }
 
-    def evaluate(pair: tuple[str, list[str]]) -> dict[str, Any]:
-        start, tasks = pair
-        if not tasks:
-            return {}
-        folder = out / ("single" if start == model else "pairs")
+    def evaluate(beginning: str, *tasks: str) -> dict[str, Any]:
+        folder = out / "-".join(tasks)
         command(
-            "evaluate", start, "--suite", "glue", "--data", options.data, "--tasks", *tasks, "--num-seeds", options.seeds,
-            "--epochs", options.epochs, "--devices", options.devices, "--out", folder, *settings, log=folder.with_suffix(".log"),
+            "evaluate", beginning, "--suite", "glue", "--data", options.data, "--tasks", *tasks, "--num-seeds", options.seeds,
+            "--epochs", options.epochs if tasks != ("sst-2",) else options.sst_epochs, "--devices", options.devices,
+            "--out", folder, *settings, log=folder.with_suffix(".log"),
         )  # fmt: skip
         return json.loads((folder / "results.json").read_text())["tasks"]
 
-    with ThreadPoolExecutor(2) as pool:
-        found = {task: row for rows in pool.map(evaluate, beginnings.items()) for task, row in rows.items()}
+    def evaluate_pairs() -> dict[str, Any]:
+        tasks = [task for task in options.tasks if task in PAIRS]
+        if options.nli is None or not tasks:
+            return evaluate(model, *tasks) if tasks else {}
+        command(
+            "finetune", model, options.nli, "--text", "sentence1", "--pair", "sentence2", "--label", "label", "--strategy", "full",
+            "--epochs", options.nli_epochs, "--no-report", "--out", out / "nli", *settings, log=out / "nli.log",
+        )  # fmt: skip
+        return evaluate(str(out / "nli"), *tasks)
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(evaluate_pairs)]
+        jobs += [pool.submit(evaluate, model, task) for task in options.tasks if task in SINGLE]
+        line: dict[str, Any] = {"model": name, "seeds": options.seeds, "settings": options.set}
+        line["vectors"] = round(vectors(model, options.data), 2)
+        found = {task: row for job in jobs for task, row in job.result().items()}
     line["scores"] = {task: [round(100 * x, 2) for x in found[task]["scores"][METRIC[task]]] for task in found}
     line["medians"] = {task: round(statistics.median(values), 2) for task, values in line["scores"].items()}
     line["mean"] = round(statistics.mean(line["medians"].values()), 2)
     line["wall_seconds"] = round(time.monotonic() - start)
-    print(
-        json.dumps({key: line[key] for key in ("model", "settings", "medians", "mean", "vectors", "wall_seconds")}),
-        flush=True,
-    )
+    shown = ("model", "settings", "medians", "mean", "vectors", "wall_seconds")
+    print(json.dumps({key: line[key] for key in shown}), flush=True)
     return line
 
 
@@ -212,7 +207,8 @@ def main() -> None:
     scores.add_argument("--tasks", nargs="+", default=[*SINGLE, *PAIRS])
     scores.add_argument("--seeds", type=int, default=5)
     scores.add_argument("--epochs", type=float, default=5)
-    scores.add_argument("--devices", type=int, default=4, help="processes for each of the two groups of tasks")
+    scores.add_argument("--sst-epochs", type=float, default=2)
+    scores.add_argument("--devices", type=int, default=4, help="processes for each group of tasks")
     scores.add_argument("--set", action="append", default=[])
     scores.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
