@@ -3,6 +3,7 @@
     python perf/record.py nli TASKS nli.tsv
     python perf/record.py pairs STORE pairs.jsonl --count 400000
     python perf/record.py pilots STORE --tokens 1e8 --out runs/pilots [NAMES]
+    python perf/record.py plot runs/record docs/measurements/record.png
     python perf/record.py score runs/pilots/mlm runs/pilots/rtd --data TASKS --nli nli.tsv --seeds 2 --devices 8 --out runs/scores
 
 STORE is what `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` writes into OUT/store. Pilots are variants
@@ -183,6 +184,40 @@ def score(model: str, options: argparse.Namespace) -> dict[str, Any]:
     return line
 
 
+def plot(run: Path, figure: Path) -> None:
+    """Draw the losses and accuracies of a run against its seconds of training, as an .svg or .png file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if "seconds" in line]
+    seconds = [line["seconds"] for line in lines]
+    shown = {
+        "cross-entropy": {
+            "mlm": "masked tokens (15 to 30 %)",
+            "generator": "generator",
+            "cropping": "other crop of the passage",
+        },
+        "replaced tokens": {"rtd/recall": "found (recall)", "rtd/precision": "right when flagged (precision)"},
+        "accuracy": {
+            "mlm/accuracy": "masked tokens",
+            "generator/accuracy": "generator",
+            "cropping/accuracy": "other crop",
+        },
+    }
+    panels = plt.subplots(1, 3, figsize=(13, 3.6), constrained_layout=True)[1]
+    for panel, (title, names) in zip(panels, shown.items(), strict=True):
+        for key, label in names.items():
+            panel.plot(seconds, [line.get(key) for line in lines], label=label)
+        panel.set(title=title, xlabel="seconds of training, compilation included", ylim=(0, None))
+        panel.legend(frameon=False, fontsize=8)
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    plt.savefig(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -199,6 +234,9 @@ def main() -> None:
     search.add_argument("--tokens", type=float, required=True)
     search.add_argument("--set", action="append", default=[])
     search.add_argument("--out", type=Path, required=True)
+    curves = verbs.add_parser("plot")
+    curves.add_argument("run", type=Path)
+    curves.add_argument("figure", type=Path)
     scores = verbs.add_parser("score")
     scores.add_argument("models", nargs="+")
     scores.add_argument("--data", type=Path, required=True)
@@ -218,6 +256,8 @@ def main() -> None:
         write_pairs(options)
     elif options.verb == "pilots":
         pilots(options)
+    elif options.verb == "plot":
+        plot(options.run, options.figure)
     else:
         options.out.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(len(options.models)) as pool:
