@@ -1,8 +1,9 @@
 """Measure the throughput of `prepare` relative to `tokenizers.encode_batch`.
 
-    python perf/prepare.py [--megabytes 100] [--kind wordpiece] [--json]
+    python perf/prepare.py [FILES] [--megabytes 100] [--kind wordpiece] [--json]
 
-Both use all cores and the same text; `prepare` also reads, splits sentences, finds word starts, writes and checksums.
+Both use all cores and the same text: up to that many megabytes of the given files, or of sentences from Python's manual in random order.
+`prepare` also reads, splits sentences, finds word starts, writes and checksums.
 """
 
 from __future__ import annotations
@@ -21,8 +22,19 @@ from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.tokenizers.training import train_on_documents
 
 
+def write_texts(files: list[Path], out: Path, size: int) -> None:
+    """Write the documents of some files, one per line, with at most `size` bytes in all and equally many of each file."""
+    with out.open("w", encoding="utf-8") as stream:
+        for number, file in enumerate(files, 1):
+            for document in read_documents([file]):
+                stream.write(" ".join(document.text.split()) + "\n")
+                if stream.tell() > size * number / len(files):
+                    break
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--kind", default="wordpiece")
     parser.add_argument("--json", action="store_true")
@@ -30,7 +42,10 @@ def main() -> None:
     os.environ["PRETUNE_PROGRESS"] = "none"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        generate_text(folder / "text.txt", options.megabytes << 20)
+        if options.files:
+            write_texts(options.files, folder / "text.txt", options.megabytes << 20)
+        else:
+            generate_text(folder / "text.txt", options.megabytes << 20)
         documents = [document.text for document in read_documents([folder / "text.txt"])]
         tokenizer = train_on_documents(read_documents([folder / "text.txt"]), options.kind, 30_000)
 

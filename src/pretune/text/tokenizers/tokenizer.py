@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers.models import BPE, Unigram
 
 from pretune.models.bundled import bundled_folder, bundled_names
 from pretune.runtime.arrays import Array
@@ -52,6 +53,7 @@ ADDED_TOKENS = {"start": "<start>", "separator": "<sep>", "extract": "<extract>"
 PRIVATE = "\ue000\ue0f0"  # private-use characters
 JOINT, HIDDEN = f"{PRIVATE}\ue000", f"{PRIVATE}{{}}"  # between parts of a text; in place of special tokens
 FAILED = ("the tokenizer", "tokenization of a text failed", "restore the tokenizer files, which may be damaged")
+CACHED_WORDS = 1 << 17  # the library remembers the tokens of 10,000 words by default, fewer than a large corpus repeats
 SOME = 1000  # texts tokenized at once with offsets, which take memory
 TARGET = "target_tokenizer"  # subfolder with the tokenizer of the target side
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
@@ -279,6 +281,8 @@ class Tokenizer:
             plain = tokenizers.Tokenizer.from_str(json.dumps(self.without_special_tokens()))
         plain.encode_special_tokens = True
         plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
+        if isinstance(plain.model, BPE | Unigram):  # the other models look words up in their vocabulary
+            plain.model._resize_cache(CACHED_WORDS)
         return plain
 
     def without_special_tokens(self) -> dict[str, Any]:
