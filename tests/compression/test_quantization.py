@@ -435,6 +435,19 @@ def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
         check_options(job, "onnx", source)
 
 
+@pytest.mark.not_fast
+def test_a_failed_quantization_does_not_block_its_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise PretuneError("the graph cannot be quantized")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quantization, "quantize_graph_dynamic", fail)
+        with pytest.raises(PretuneError, match="cannot be quantized"):
+            pt.quantize(trained(), backend="onnx", out=tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+    assert pt.quantize(trained(), backend="onnx", out=tmp_path / "small").finished
+
+
 def test_missing_gains_are_reported() -> None:
     old, new = Costs(100, 0.5, 10.0), Costs(120, 0.6, 9.0)
     assert summarize_gains(old, new)["warning"] == "it is not smaller on disk; it is not faster on this machine"
