@@ -47,6 +47,7 @@ class QuantizationJob(CompressionJob):
     bits: int = 8  # of the weights, for method="weight-only"
     epochs: float = 1.0
     ignore_mismatched: bool = False
+    compare: bool = True  # with the original, by size, speed and quality
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result of a quantization job, named like the command-line options."""
@@ -56,7 +57,7 @@ class QuantizationJob(CompressionJob):
 
 
 def run_quantization(job: QuantizationJob) -> Run:
-    """Quantize a model, compare it with the original, and return the run."""
+    """Quantize a model, compare it with the original unless the job says otherwise, and return the run."""
     if job.method not in get_args(QuantizationMethod):
         raise PretuneError(
             f"--method {job.method}: unknown method; {suggest(job.method, get_args(QuantizationMethod))}"
@@ -83,7 +84,7 @@ def run_quantization(job: QuantizationJob) -> Run:
     write_quantized(job, backend, source, rows)
     models["quantized"] = TrainedModel.load(job.out)
     facts = {"model": job.model, "method": job.method, "backend": backend}
-    return finish_run(job.out, {**facts, **compare_models(models, dev)})
+    return finish_run(job.out, facts | (compare_models(models, dev) if job.compare else {}))
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
