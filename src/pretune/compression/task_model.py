@@ -19,7 +19,11 @@ from pretune.models.name_resolution import find_folder
 from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import read_mapping
 from pretune.runtime.progress import log_info
+from pretune.text.examples.labeled import ROLES
+from pretune.training.jobs.finetuning import SPLIT
+from pretune.training.run_folder import finished_run
 
 MAX_EXAMPLES = 1000  # examples that importance is measured on, at most
 MAX_LENGTH = 128  # tokens of such an example, at most
@@ -62,6 +66,24 @@ class TrainedModel:
         rows = task.read(file, columns)
         task.check_labels(rows)
         return rows
+
+    def training_examples(self) -> Any:
+        """Return the examples that the model was fine-tuned on, without those that were held out.
+
+        It is None if the model's folder does not name their file, or if the file cannot be read any more.
+        """
+        run = finished_run(self.folder)
+        recipe = {} if run is None else run.recipe
+        if self.task is None or not isinstance(recipe.get("train"), str):
+            return None
+        columns = {role: recipe[role] for role in ROLES if role in recipe} | recipe.get("columns", {})
+        try:
+            rows = self.task.read(recipe["train"], columns)
+        except PretuneError:
+            return None
+        split = self.folder / SPLIT
+        held_out = set(read_mapping(split, "held-out rows")["dev_rows"]) if split.is_file() else set()
+        return rows.take([row for row in range(len(rows)) if row not in held_out])
 
     def importance_data(self, rows: Any) -> ImportanceData:
         """Return some labeled examples as batches, with the loss of the task, to measure importance or calibrate on."""
