@@ -161,8 +161,8 @@ def coreference_clusters(sentences: Sequence[tuple[Sequence[int], Sequence[str]]
 
     `sentences` has the line numbers and the cells of each sentence, and `name` is the document's name for messages.
 
-    >>> coreference_clusters([([1, 2, 3], ["(0", "0)", "(1)"]), ([5, 6], ["(1)|(0)", "-"])])
-    [[(0, 1), (3, 3)], [(2, 2), (3, 3)]]
+    >>> coreference_clusters([([1, 2, 3], ["(0", "0)", "(1)"]), ([5, 6], ["(0)", "(1)"])])
+    [[(0, 1), (3, 3)], [(2, 2), (4, 4)]]
     """
     mentions: dict[str, Cluster] = {}
     begin = 0
