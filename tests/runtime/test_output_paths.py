@@ -14,6 +14,7 @@ from pretune import PretuneError
 from pretune.cli import VERBS
 from pretune.runtime.output_paths import (
     INTERMEDIATE,
+    METRICS,
     RECIPE,
     RESULTS,
     check_new_folder,
@@ -84,9 +85,20 @@ def test_a_new_folder_is_new_again_after_an_error(error: type[BaseException], ex
     with pytest.raises(error), prepare_output(out, check_new_folder, None):
         write_and_fail(out, [RECIPE, f"{INTERMEDIATE}/weights"], error)
     assert [path.name for path in out.iterdir()] == [INTERMEDIATE]  # which a later attempt deletes
+    with pytest.raises(error), prepare_output(out, check_new_folder, None):
+        write_and_fail(out, [RECIPE, f"{INTERMEDIATE}/qat/{METRICS}"], error)
+    assert [path.name for path in out.iterdir()] == [INTERMEDIATE]
     with prepare_output(out, check_new_folder, None):
         (out / RECIPE).write_text("something")
     assert (out / RECIPE).is_file()
+
+
+@pytest.mark.parametrize("folder", ["", "candidates/layers2/"])
+def test_a_model_that_was_trained_before_an_error_is_kept(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="fails"), prepare_output(out, check_new_folder, None):
+        write_and_fail(out, [RECIPE, f"{folder}{METRICS}"], ValueError)
+    assert (out / RECIPE).is_file() and (out / f"{folder}{METRICS}").is_file()
 
 
 def test_folders_that_can_be_resumed_are_kept_after_an_error(tmp_path: Path) -> None:
