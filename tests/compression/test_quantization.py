@@ -454,9 +454,12 @@ def test_training_rows_among_the_dev_rows_are_reported(
     assert "are also in" not in capsys.readouterr().err
     pt.quantize(model, method="static", train=other, dev=other, out=tmp_path / "calibrated")
     assert "examples of" in (found := capsys.readouterr().err) and f"are also in {other}" in found
-    (model / "recipe.yaml").write_text("# pretune finetune\ntrain: nowhere.csv\n")
-    pt.quantize(model, method="bf16", dev=dev, out=tmp_path / "unknown")
-    assert "are also in" not in capsys.readouterr().err
+    for number, damaged in enumerate(
+        ("train: nowhere.csv", f"train: {data}\ncolumns: [1]", f"train: {data}\ntext: 3", "1")
+    ):
+        (model / "recipe.yaml").write_text(damaged)
+        pt.quantize(model, method="bf16", dev=dev, out=tmp_path / f"unknown-{number}")
+        assert "are also in" not in capsys.readouterr().err
 
 
 @pytest.mark.not_fast
