@@ -93,7 +93,7 @@ def check_new_folder(out: Path, options: Any) -> None:
     """
     check_any_folder(out, options)
     if _names_in(out) - {INTERMEDIATE}:
-        raise PretuneError(f"{out} exists and is not empty; choose another --out")
+        raise PretuneError(f"{out} exists and is not empty{if_option('out', '; choose another --out')}")
 
 
 def check_run_folder(out: Path, options: Any) -> None:
