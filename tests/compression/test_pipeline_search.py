@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.compression import pruning_job, quantization
+from pretune.compression import pipeline_search, pruning_job, quantization, task_model
+from pretune.compression.benchmark import measure_costs
 from pretune.compression.pipeline_search import default_pipelines, parse_pipeline, plot_pareto
 from pretune.compression.targets import Candidate, Target, choose_candidate, parse_target
 from tests.support.one_word_task import start, trained
@@ -32,6 +34,23 @@ def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "best/candidates").iterdir()) == ["layers2", "layers2+int80"]
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
+
+
+@pytest.mark.not_fast
+def test_int8_candidates_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[list[str]] = []
+
+    def measure(models: Any, *rest: Any) -> Any:
+        measured.append(list(models))
+        return measure_costs(models, *rest)
+
+    for module in (pipeline_search, task_model):
+        monkeypatch.setattr(module, "measure_costs", measure)
+    data = start() / "train.csv"
+    out = tmp_path / "best"
+    run = pt.compress(trained(), target="quality>=0.01", train=data, dev=data, out=out, pipelines=["int8"])
+    assert measured == [["uncompressed", "int8"]]
+    assert run.results["candidates"][1]["latency_ms"] > 0
 
 
 @pytest.mark.not_fast

@@ -41,7 +41,7 @@ from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import OnLayerFeatures
 from pretune.runtime.compressed_tensors import decode_tensors, encode_int8, quantize_rows
-from pretune.training.jobs.finetuning import RANGES
+from pretune.training.jobs.finetuning import RANGES, SPLIT
 from tests.support.one_word_task import start, trained
 from tests.support.tiny_models import random_model
 from tests.support.tiny_models import small_tokenizer as tokenizer
@@ -433,6 +433,46 @@ def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
     job = QuantizationJob(model="run", out=Path("out"), backend="onnx")
     with pytest.raises(PretuneError, match="cannot be used with an ONNX graph: its head"):
         check_options(job, "onnx", source)
+
+
+@pytest.mark.not_fast
+def test_training_rows_among_the_dev_rows_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    model = shutil.copytree(trained(), tmp_path / "model")
+    data = Path(pt.Run(model).recipe["train"])
+    lines = data.read_text().splitlines()
+    dev, other = tmp_path / "dev.csv", tmp_path / "other.csv"
+    held_out = json.loads((model / SPLIT).read_text())["dev_rows"] if (model / SPLIT).is_file() else []
+    learned = [line for row, line in enumerate(lines[1:]) if row not in held_out]
+    dev.write_text("\n".join([lines[0], learned[0], "good new words,yes", learned[1]]))
+    pt.quantize(model, method="bf16", dev=dev, out=tmp_path / "leaking")
+    assert "2 of 3 examples of" in (found := capsys.readouterr().err) and "are also in" in found
+    other.write_text("\n".join([lines[0], "good new words,yes", *(lines[1 + row] for row in held_out)]))
+    pt.quantize(model, method="bf16", dev=other, out=tmp_path / "clean")
+    assert "are also in" not in capsys.readouterr().err
+    pt.quantize(model, method="static", train=other, dev=other, out=tmp_path / "calibrated")
+    assert "examples of" in (found := capsys.readouterr().err) and f"are also in {other}" in found
+    for number, damaged in enumerate(
+        ("train: nowhere.csv", f"train: {data}\ncolumns: [1]", f"train: {data}\ntext: 3", "1")
+    ):
+        (model / "recipe.yaml").write_text(damaged)
+        pt.quantize(model, method="bf16", dev=dev, out=tmp_path / f"unknown-{number}")
+        assert "are also in" not in capsys.readouterr().err
+
+
+@pytest.mark.not_fast
+def test_a_failed_quantization_does_not_block_its_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise PretuneError("the graph cannot be quantized")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quantization, "quantize_graph_dynamic", fail)
+        with pytest.raises(PretuneError, match="cannot be quantized"):
+            pt.quantize(trained(), backend="onnx", out=tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+    assert pt.quantize(trained(), backend="onnx", out=tmp_path / "small").finished
 
 
 def test_missing_gains_are_reported() -> None:

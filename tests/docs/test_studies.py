@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from pretune.objectives import parse_objective
-from pretune.studies.arm_jobs import finetuning_job
+from pretune.studies.arm_jobs import EvaluationRun, finetuning_job
 from pretune.studies.compression_steps import compression_job
 from pretune.studies.planning import plan_study
 from pretune.studies.study_file import read_study
@@ -36,9 +37,10 @@ def test_jobs_of_all_tasks_and_compression_steps_of_a_study_can_be_made(file: Pa
     study, where = read_study(file), Path("folder")
     for arm, evaluation in product(study.arms, study.evaluations):
         if evaluation.kind == "task":
-            parse_objective(finetuning_job(arm, evaluation, "pretune-small-en", 0, where).objective)
+            run = EvaluationRun(arm, evaluation, "pretune-small-en", 0, where)
+            parse_objective(finetuning_job(run).objective)
             for step in arm.compress:
-                compression_job(arm, step, evaluation, "folder", 0, where, budget=None, lr=None, device=None)
+                compression_job(replace(run, model="folder"), step)
 
 
 @pytest.mark.not_fast

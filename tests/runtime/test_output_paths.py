@@ -12,7 +12,15 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS
-from pretune.runtime.output_paths import INTERMEDIATE, RECIPE, RESULTS
+from pretune.runtime.output_paths import (
+    INTERMEDIATE,
+    METRICS,
+    RECIPE,
+    RESULTS,
+    check_new_folder,
+    check_resumable_folder,
+    prepare_output,
+)
 from pretune.runtime.parsing import write_checksummed_json
 from tests.support.cli import run_command
 from tests.support.one_word_task import start
@@ -54,6 +62,49 @@ def test_paths_that_cannot_be_written_are_rejected_first(
     with pytest.raises(PretuneError, match=r"x: cannot be written \(the disk says no\); choose another --out$"):
         call(name, tmp_path / "new" / "x")
     assert not list(tmp_path.iterdir())
+
+
+def write_and_fail(folder: Path, names: list[str], error: type[BaseException]) -> None:
+    """Write files to a folder, and raise an error."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("something")
+    raise error("the block fails")
+
+
+@pytest.mark.parametrize("error", [PretuneError, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_new_folder_is_new_again_after_an_error(error: type[BaseException], existed: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if existed:
+        out.mkdir()
+    for _ in range(2):  # the second attempt is not refused
+        with pytest.raises(error), prepare_output(out, check_new_folder, None):
+            write_and_fail(out, [RECIPE, "subfolder/weights"], error)
+        assert out.is_dir() == existed and not list(tmp_path.glob("out/*"))
+    with pytest.raises(error), prepare_output(out, check_new_folder, None):
+        write_and_fail(out, [RECIPE, f"{INTERMEDIATE}/weights"], error)
+    assert [path.name for path in out.iterdir()] == [INTERMEDIATE]  # which a later attempt deletes
+    with pytest.raises(error), prepare_output(out, check_new_folder, None):
+        write_and_fail(out, [RECIPE, f"{INTERMEDIATE}/qat/{METRICS}"], error)
+    assert [path.name for path in out.iterdir()] == [INTERMEDIATE]
+    with prepare_output(out, check_new_folder, None):
+        (out / RECIPE).write_text("something")
+    assert (out / RECIPE).is_file()
+
+
+@pytest.mark.parametrize("folder", ["", "candidates/layers2/"])
+def test_a_model_that_was_trained_before_an_error_is_kept(folder: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="fails"), prepare_output(out, check_new_folder, None):
+        write_and_fail(out, [RECIPE, f"{folder}{METRICS}"], ValueError)
+    assert (out / RECIPE).is_file() and (out / f"{folder}{METRICS}").is_file()
+
+
+def test_folders_that_can_be_resumed_are_kept_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), prepare_output(tmp_path, check_resumable_folder(RECIPE, "a run"), None):
+        write_and_fail(tmp_path, [RECIPE], KeyboardInterrupt)
+    assert (tmp_path / RECIPE).is_file()
 
 
 @pytest.mark.parametrize("name", FOLDERS)

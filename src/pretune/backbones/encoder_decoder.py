@@ -15,6 +15,7 @@ from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.query_key_layout import cross_layout, self_layout
 from pretune.nn.embedding.token_embedding import Embeddings
+from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 
 
@@ -105,3 +106,12 @@ class EncoderDecoder(LayeredBackbone):
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         groups[-1][1].append(self.norm)
         return groups
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations of the decoder to `saved`, and those of the encoder as those of its source."""
+        saved.source = SavedActivations(self.encoder.width, saved.recompute)
+        saved.source.add(self.encoder)
+        saved.unknown += saved.source.unknown
+        for part in (self.embed, self.score, *self.layers):
+            if part is not None:
+                saved.add(part)

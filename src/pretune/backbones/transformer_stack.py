@@ -15,6 +15,7 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.query_key_layout import self_layout
 from pretune.nn.embedding.positional_encoding import LearnedPositions
 from pretune.nn.embedding.token_embedding import Embeddings
+from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 
 
@@ -107,3 +108,9 @@ class TransformerStack(LayeredBackbone):
         groups[0][1].extend(part for part in (self.score, self.distances) if part is not None)
         groups[-1][1].append(self.norm)
         return groups
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that the stack keeps for the backward pass to `saved`; a shared layer keeps its own per depth."""
+        for part in (self.embed, self.score, self.distances, *self.stack, self.norm):
+            if part is not None:
+                saved.add(part)

@@ -157,7 +157,8 @@ def run_step(job: CompressionSearch, step: str, number: float, source: Path, fol
             common |= {"teachers": [job.model], "student": student, "match_layers": "100*hidden(skip)"}
             distillation.run_distillation(distillation.DistillationJob(out=folder, **common))
         case "int8":
-            options: dict[str, Any] = {"columns": job.columns, "seed": job.seed}
+            # All candidates are compared at the end.
+            options: dict[str, Any] = {"columns": job.columns, "seed": job.seed, "compare": False}
             quantization.run_quantization(quantization.QuantizationJob(model=str(source), out=folder, **options))
         case _:
             pruning = PruningSpec(**{step: number}, seed=job.seed)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from pretune.objectives import Task
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.output_paths import intermediate_folder
 from pretune.runtime.parsing import read_mapping, validate_schema
+from pretune.text.examples.splits import warn_of_duplicates
 from pretune.training.jobs.finetuning import RANGES, finetune
 from pretune.training.run_folder import Run, finish_run, start_run
 
@@ -47,6 +48,7 @@ class QuantizationJob(CompressionJob):
     bits: int = 8  # of the weights, for method="weight-only"
     epochs: float = 1.0
     ignore_mismatched: bool = False
+    compare: bool = True  # with the original, by size, speed and quality
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result of a quantization job, named like the command-line options."""
@@ -56,7 +58,7 @@ class QuantizationJob(CompressionJob):
 
 
 def run_quantization(job: QuantizationJob) -> Run:
-    """Quantize a model, compare it with the original, and return the run."""
+    """Quantize a model, compare it with the original unless the job says otherwise, and return the run."""
     if job.method not in get_args(QuantizationMethod):
         raise PretuneError(
             f"--method {job.method}: unknown method; {suggest(job.method, get_args(QuantizationMethod))}"
@@ -66,6 +68,8 @@ def run_quantization(job: QuantizationJob) -> Run:
     backend = job.backend or choose_backend(job.method, before)
     check_options(job, backend, before)
     rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
+    if dev is not None:
+        report_contamination(job, before, rows, dev)
     source = before
     models = {"before": before}
     if job.method == "qat" and job.train is not None:
@@ -83,7 +87,17 @@ def run_quantization(job: QuantizationJob) -> Run:
     write_quantized(job, backend, source, rows)
     models["quantized"] = TrainedModel.load(job.out)
     facts = {"model": job.model, "method": job.method, "backend": backend}
-    return finish_run(job.out, {**facts, **compare_models(models, dev)})
+    return finish_run(job.out, facts | (compare_models(models, dev) if job.compare else {}))
+
+
+def report_contamination(job: QuantizationJob, source: TrainedModel, rows: Any, dev: Any) -> None:
+    """Log how many of the `dev` examples are among those that the model was trained on, or among `rows` of this job."""
+    learned = {} if rows is None else {str(rows.file): rows}
+    if (examples := source.training_examples()) is not None:
+        learned[str(examples.file)] = examples
+    for file, known in learned.items():
+        if job.method != "qat" or file != job.train:  # fine-tuning reports these itself
+            warn_of_duplicates(known, dev)
 
 
 def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:

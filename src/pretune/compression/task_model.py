@@ -19,7 +19,11 @@ from pretune.models.name_resolution import find_folder
 from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import read_mapping, validate_schema
 from pretune.runtime.progress import log_info
+from pretune.text.examples.labeled import ROLES
+from pretune.training.jobs.finetuning import SPLIT
+from pretune.training.run_folder import RECIPE, finished_run
 
 MAX_EXAMPLES = 1000  # examples that importance is measured on, at most
 MAX_LENGTH = 128  # tokens of such an example, at most
@@ -62,6 +66,28 @@ class TrainedModel:
         rows = task.read(file, columns)
         task.check_labels(rows)
         return rows
+
+    def training_examples(self) -> Any:
+        """Return the examples that the model was fine-tuned on, without those that were held out.
+
+        It is None if the model's folder does not name their file, or if the file cannot be read any more.
+        """
+        run, split = finished_run(self.folder), self.folder / SPLIT
+        if run is None or self.task is None:
+            return None
+        try:
+            recipe = run.recipe
+            if not isinstance(train := recipe.get("train"), str):  # several tasks, or not fine-tuned
+                return None
+            given = {role: recipe[role] for role in ROLES if role in recipe}
+            for names in (given, further := recipe.get("columns", {})):
+                validate_schema(names, dict[str, str], f"{self.folder / RECIPE}: columns")
+            held_out = read_mapping(split, "held-out rows").get("dev_rows") if split.is_file() else []
+            dev_rows = set(validate_schema(held_out, list[int], f"{split}: dev_rows"))
+            rows = self.task.read(train, given | further)
+        except PretuneError:
+            return None
+        return rows.take([row for row in range(len(rows)) if row not in dev_rows])
 
     def importance_data(self, rows: Any) -> ImportanceData:
         """Return some labeled examples as batches, with the loss of the task, to measure importance or calibrate on."""

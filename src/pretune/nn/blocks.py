@@ -12,6 +12,7 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import LayerNorm
+from pretune.nn.saved_activations import SavedActivations
 
 
 class PostNorm(nn.Module):
@@ -35,6 +36,11 @@ class PostNorm(nn.Module):
             out = self.norm(x + self.dropout(y, context.depth))
         return out
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.part)
+        saved.add(self.norm)
+
 
 class PreNorm(nn.Module):
     """A residual block with pre-normalization around the sublayer `part`, x + part(norm(x)): GPT-2 and later models."""
@@ -46,6 +52,11 @@ class PreNorm(nn.Module):
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply a residual block with pre-normalization to hidden states: (n, width) → (n, width)."""
         return x + self.dropout(self.part(self.norm(x), context), context.depth)
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.part)
+        saved.add(self.norm)
 
 
 class TransformerLayer(nn.Module):
@@ -83,6 +94,10 @@ class TransformerLayer(nn.Module):
         for part in self.children():
             x = part(x, context)
         return x
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add_layer(self.children())
 
 
 class LayerSequence(nn.Sequential):

@@ -12,6 +12,8 @@ from math import pi, prod
 import torch
 from torch import Tensor, nn
 
+from pretune.nn.saved_activations import SavedActivations
+
 DEPTHS_APART = 1 << 16  # number of salts per depth: more than a model has dropout layers
 NOISE = DEPTHS_APART - 1  # the salt of random numbers that are not dropout masks
 
@@ -36,6 +38,9 @@ class Dropout(nn.Module):
         if not self.is_active:
             return x
         return torch.where(self.keep_mask(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.rate)
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add nothing to `saved`: the backward pass computes the mask again from its seed."""
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
         """Return random dropout multipliers, each 0 or 1 / (1 - rate): (rows, width of `like`).

@@ -13,6 +13,7 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
+from pretune.nn.saved_activations import SavedActivations
 from pretune.nn.structured_pruning import PrunableUnits
 from pretune.runtime.errors import PretuneError, suggest
 
@@ -86,6 +87,12 @@ class FeedForward(PrunableUnits):
             hidden = self.activation(inner(x))
         return self.output(self.dropout(hidden))
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.width += self.inner.in_features + self.output.in_features
+        if self.activation is not F.relu:  # its backward pass reads its output
+            saved.width += self.inner.out_features
+
 
 class GatedFeedForward(PrunableUnits):
     """A gated feed-forward network, (activation(x W) ∘ x V) W₂ (Shazeer, 2020), with W and V in one matrix."""
@@ -110,3 +117,8 @@ class GatedFeedForward(PrunableUnits):
             hidden, gate = both.chunk(2, dim=-1)
             gated = self.activation(hidden) * gate
         return self.output(self.dropout(gated))
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.inner)
+        saved.width += self.output.in_features

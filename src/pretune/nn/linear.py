@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pretune.nn.initialization import InitializationScheme
 from pretune.nn.operation_counts import OperationSizes
+from pretune.nn.saved_activations import SavedActivations
 
 PACKED_ROWS = 16  # number of rows for which the layout of packed matrices is chosen
 
@@ -85,6 +86,10 @@ class Linear(nn.Linear):
         """Add the number of weights of this layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.matrices += self.weight.numel()
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the input and the output of this layer to `saved`, which is what is kept for the backward pass."""
+        saved.width += self.in_features + self.out_features
+
     def weights_per_target(self, tied: int) -> int:
         """Return how many weights each predicted token uses, for counting FLOPs; `tied` is ignored."""
         return self.weight.numel()
@@ -105,6 +110,10 @@ class LayerNorm(nn.LayerNorm):
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the input of this norm to `saved`, which is what is kept for the backward pass."""
+        saved.width += self.normalized_shape[0]
+
 
 class RMSNorm(nn.RMSNorm):
     """Root mean square normalization (Zhang and Sennrich, 2019); without `scale` it has no parameters."""
@@ -120,3 +129,7 @@ class RMSNorm(nn.RMSNorm):
             scaled = x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
             return scaled if weight is None else scaled * weight
         return F.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the input of this norm to `saved`, which is what is kept for the backward pass."""
+        saved.width += self.normalized_shape[0]

@@ -33,6 +33,10 @@ class TiedVocabularyHead(nn.Module):
         """Return how many weights each predicted token uses: those of the transform, and the `tied` token embedding."""
         return tied + weights_per_target(self.transform, tied)
 
+    def logits_per_target(self, vocabulary: int) -> int:
+        """Return how many logits are computed for each predicted token: one per row of the token embedding."""
+        return vocabulary
+
 
 class UntiedVocabularyHead(nn.Module):
     """A language model head with its own output matrix, after an optional transform of the hidden states."""
@@ -47,6 +51,10 @@ class UntiedVocabularyHead(nn.Module):
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Compute logits, (m, vocabulary), from m hidden states, (m, width); `tokens` is not used."""
         return self.output(self.transform(states))
+
+    def logits_per_target(self, vocabulary: int) -> int:
+        """Return how many logits are computed for each predicted token; the vocabulary of the embedding is ignored."""
+        return self.vocabulary
 
 
 def vocabulary_head(

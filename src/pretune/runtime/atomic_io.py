@@ -29,7 +29,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
     If the block raises an error, the temporary file is deleted, and a file at `path` stays unchanged.
 
-    >>> with atomic_file(Path("/tmp/example.bin")) as file:
+    >>> with atomic_file(Path("example.bin")) as file:
     ...     _ = file.write(b"all or nothing")
     """
     check_file_name(path)

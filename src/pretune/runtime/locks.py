@@ -34,7 +34,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     If another process has locked it, raise an error. On a file system without locks, the block runs without a lock,
     after a warning.
 
-    >>> with lock_folder(Path("/tmp/example-run")):
+    >>> with lock_folder(Path("runs/example")):
     ...     pass
     """
     folder = folder.resolve()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -19,6 +19,7 @@ from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.locks import lock_folder
 
 RECIPE, RESULTS = "recipe.yaml", "results.json"  # of a run: its settings and its results
+METRICS = "metrics.jsonl"  # of a run that trains
 INTERMEDIATE = "intermediate"  # subfolder of a run for intermediate results
 
 Check = Callable[[Path, Any], None]
@@ -29,7 +30,8 @@ def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
     """Lock an output folder during the `with` block, and repeat its check once it is locked.
 
     `check(path, options)` raises an error if the folder must not be used; another command may have written to it since
-    the first check. Output files are not locked, as they are replaced atomically.
+    the first check. Output files are not locked, as they are replaced atomically. If the block raises an error, a folder
+    that had to be new is new again, so that the command can be repeated, unless a model was trained in it.
     """
     # Files are replaced atomically and need no lock; of several processes of torchrun, only the first one locks.
     if check is check_new_file or os.environ.get("RANK", "0") != "0":
@@ -37,7 +39,32 @@ def prepare_output(path: Path, check: Check, options: Any) -> Iterator[None]:
         return
     with lock_folder(path):
         check(path, options)  # again: another command may have written here in the meantime
+        with renew_if_failed(path) if check is check_new_folder else nullcontext():
+            yield
+
+
+@contextmanager
+def renew_if_failed(folder: Path) -> Iterator[None]:
+    """Return a context manager that, if its block raises an error, removes what the block has written to a new folder.
+
+    Intermediate results stay, as `check_new_folder` accepts them. Everything stays if a model was trained in the
+    folder, which may have taken hours.
+    """
+    existed = folder.is_dir()
+    try:
         yield
+    except BaseException:  # an interrupt, too
+        if any(path.relative_to(folder).parts[0] != INTERMEDIATE for path in folder.rglob(METRICS)):
+            raise
+        for name in _names_in(folder) - {INTERMEDIATE}:
+            if (path := folder / name).is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if not existed:
+            with suppress(OSError):  # it has intermediate results, or was not created
+                folder.rmdir()
+        raise
 
 
 def check_new_file(out: Path, options: Any) -> None:
@@ -66,7 +93,7 @@ def check_new_folder(out: Path, options: Any) -> None:
     """
     check_any_folder(out, options)
     if _names_in(out) - {INTERMEDIATE}:
-        raise PretuneError(f"{out} exists and is not empty; choose another --out")
+        raise PretuneError(f"{out} exists and is not empty{if_option('out', '; choose another --out')}")
 
 
 def check_run_folder(out: Path, options: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,21 @@ from pretune.training.recipe_sections import Budget, Monitoring, Optimizer
 SAMPLE = "sample:"  # prefix of files of the sample data that come with pretune
 PRETRAINED, ADAPTED = "pretrained", "adapted"  # folders of a run
 CURVE_POINTS = 40  # lines of metrics.jsonl that a run is to have, for its curve
+
+
+@dataclass(frozen=True)
+class EvaluationRun:
+    """One evaluation of the model of an arm, one of the recipes that a study compares, with one seed."""
+
+    arm: Arm
+    evaluation: Evaluation
+    model: str  # that is evaluated, or fine-tuned and compressed
+    seed: int
+    out: Path
+    budget: Budget | None = None  # that of the study, if it compares ways of fine-tuning or compression
+    lr: float | None = None  # the same for the learning rate
+    device: str | None = None
+    tokenizer: str | None = None  # with which a preset is trained from scratch
 
 
 def pretraining_job(
@@ -62,36 +77,28 @@ def with_intervals(monitor: Monitoring | None, steps: int) -> Monitoring:
     return own if own.eval_every is not None else replace(own, eval_every=5 * every if steps else 0)
 
 
-def finetuning_job(
-    arm: Arm,
-    evaluation: Evaluation,
-    model: str,
-    seed: int,
-    out: Path,
-    *,
-    budget: Budget | None = None,
-    lr: float | None = None,
-    device: str | None = None,
-    tokenizer: str | None = None,
-) -> FinetuningJob:
-    """Return the job that fine-tunes the model `model` of an arm (compared recipe) on the task of an evaluation.
-
-    If the study compares ways of fine-tuning, `budget` is the budget of the study, and `lr` the learning rate of the
-    run. `tokenizer` is the tokenizer with which a preset is trained from scratch.
-    """
-    options = check_settings(TaskKeys, task_settings(evaluation, arm), f"{arm.name}: {evaluation.name}")
+def finetuning_job(run: EvaluationRun) -> FinetuningJob:
+    """Return the job that fine-tunes the model of an arm (compared recipe) on the task of an evaluation."""
+    options = task_options(run)
     columns = task_columns(options)
     for key in ("kind", "also"):
         options.pop(key, None)
-    if lr is not None:
-        options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=lr)
+    if run.lr is not None:
+        options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=run.lr)
     given: dict[str, Any] = {"objective": "classify", "num_seeds": 1, **options}
     layers = given.pop("layers", None)
     given["objective"] = add_task_options(given["objective"] + (f" on {layers}" if layers else ""), {})
-    given["budget"] = options.get("budget") or budget
-    if tokenizer is not None and is_preset(model):
-        given.setdefault("tokenizer", tokenizer)
-    return resolve_finetuning(model, {**given, "out": out, "columns": columns, "seed": seed, "device": device})
+    given["budget"] = options.get("budget") or run.budget
+    if run.tokenizer is not None and is_preset(run.model):
+        given.setdefault("tokenizer", run.tokenizer)
+    given |= {"out": run.out, "columns": columns, "seed": run.seed, "device": run.device}
+    return resolve_finetuning(run.model, given)
+
+
+def task_options(run: EvaluationRun) -> dict[str, Any]:
+    """Return the checked settings of the task of an evaluation, for the arm of the run."""
+    where = f"{run.arm.name}: {run.evaluation.name}"
+    return check_settings(TaskKeys, task_settings(run.evaluation, run.arm), where)
 
 
 def task_columns(options: dict[str, Any]) -> dict[str, str]:

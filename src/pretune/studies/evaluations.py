@@ -21,15 +21,13 @@ from pretune.probing.probes.layer_scores import ProbeSettings
 from pretune.probing.probing_job import ProbingJob, summary_rows
 from pretune.probing.suites import load_suite
 from pretune.runtime.errors import PretuneError
-from pretune.studies.arm_jobs import finetuning_job, task_columns
+from pretune.studies.arm_jobs import EvaluationRun, finetuning_job, task_columns, task_options
 from pretune.studies.compression_steps import COSTS, compress_model
-from pretune.studies.study_file import Arm, Evaluation, task_settings
-from pretune.studies.study_settings import TaskKeys, check_settings
+from pretune.studies.study_file import Evaluation
 from pretune.text.corpus.documents import read_documents
 from pretune.text.corpus.files import find_files
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.finetuning import finetune, read_task_data
-from pretune.training.recipe_sections import Budget
 from pretune.training.run_folder import RECIPE, finished_run
 
 
@@ -43,87 +41,61 @@ class Evaluated:
     examples: int | None = None  # that the metrics were measured on
 
 
-def evaluate_run(
-    arm: Arm,
-    evaluation: Evaluation,
-    model: str,
-    seed: int,
-    out: Path,
-    *,
-    original: Path | None = None,
-    budget: Budget | None = None,
-    lr: float | None = None,
-    device: str | None = None,
-    tokenizer: str | None = None,
-) -> Evaluated:
-    """Evaluate the model `model` of an arm, one of the compared recipes, with one seed, in the folder `out`.
+def evaluate_run(run: EvaluationRun, original: Path | None = None) -> Evaluated:
+    """Evaluate the model of a run; an interrupted evaluation by fine-tuning resumes from its folder.
 
-    An interrupted evaluation by fine-tuning resumes from this folder. If the study compares ways of fine-tuning or
-    compression, `budget` and `lr` are the budget and the learning rate of the run. With compression, `original` is the
-    folder of the fine-tuned model that arms share.
+    With compression, `original` is the folder of the fine-tuned model that arms share.
     """
+    evaluation = run.evaluation
     settings = evaluation.settings
     match evaluation.kind:
-        case "task" if arm.compress or original is not None:
-            start = original or out
-            finetuned = finetune_arm(arm, evaluation, model, seed, start, device=device, tokenizer=tokenizer)
-            if not arm.compress:
+        case "task" if run.arm.compress or original is not None:
+            start = original or run.out
+            finetuned = finetune_arm(replace(run, out=start, budget=None, lr=None))
+            if not run.arm.compress:
                 return replace(finetuned, cost={})
-            folder, cost = compress_model(arm, evaluation, str(start), seed, out, budget=budget, lr=lr, device=device)
+            folder, cost = compress_model(replace(run, model=str(start)))
             files = {"": settings["dev"], **settings.get("also", {})}
-            return replace(finetuned, metrics=score_files(folder, files, columns_of(arm, evaluation)), cost=cost)
+            return replace(finetuned, metrics=score_files(folder, files, columns_of(run)), cost=cost)
         case "task":
-            return finetune_arm(
-                arm, evaluation, model, seed, out, budget=budget, lr=lr, device=device, tokenizer=tokenizer
-            )
+            return finetune_arm(run)
         case "perplexity":
             data = [settings["data"]] if isinstance(settings["data"], str) else settings["data"]
             reading = ReadingOptions(settings.get("max_length"), settings.get("stride"), settings.get("limit"))
             columns = {"text": settings["text"]} if "text" in settings else {}
-            found = evaluate_language(LikelihoodScorer.load(model, device), data, reading, columns)
+            found = evaluate_language(LikelihoodScorer.load(run.model, run.device), data, reading, columns)
             primary = "bits_per_byte" if "bits_per_byte" in found else next(iter(found))
             return Evaluated({primary: found[primary]}, primary, {}, found.get("texts", found.get("pairs")))
         case "probe":
-            return probe_run(evaluation, model, seed, out)
+            return probe_run(run)
         case "suite":
-            return suite_run(evaluation, model, seed, out, device)
+            return suite_run(run)
         case "vocabulary":
-            return count_tokens(evaluation, model)
+            return count_tokens(evaluation, run.model)
     raise PretuneError(
         f"{evaluation.name}: latency cannot be measured for a single run, only after all runs; choose another evaluation"
     )
 
 
-def finetune_arm(
-    arm: Arm,
-    evaluation: Evaluation,
-    model: str,
-    seed: int,
-    out: Path,
-    *,
-    budget: Budget | None = None,
-    lr: float | None = None,
-    device: str | None = None,
-    tokenizer: str | None = None,
-) -> Evaluated:
-    """Fine-tune the model `model` of an arm on the task of an evaluation, unless this is done, and score it."""
-    job = finetuning_job(arm, evaluation, model, seed, out, budget=budget, lr=lr, device=device, tokenizer=tokenizer)
+def finetune_arm(run: EvaluationRun) -> Evaluated:
+    """Fine-tune the model of a run on the task of its evaluation, unless this is done, and score it."""
+    job = finetuning_job(run)
     material = read_task_data(job)
     if not material.has_dev:
         raise PretuneError(
             f"{job.train}: there are too few examples to hold some out for evaluation; name a file of dev examples under the key 'dev'"
         )
-    run = finished_run(out) or finetune(job, material, (out / RECIPE).is_file())
-    metrics = {name.removeprefix("dev/"): value for name, value in run.results.items() if name.startswith("dev/")}
-    cost = {name: float(run.results[name]) for name in COSTS if name in run.results}
-    if (further := evaluation.settings.get("also")) and not arm.compress:
-        metrics |= score_files(out, further, columns_of(arm, evaluation))
+    trained = finished_run(run.out) or finetune(job, material, (run.out / RECIPE).is_file())
+    metrics = {name.removeprefix("dev/"): value for name, value in trained.results.items() if name.startswith("dev/")}
+    cost = {name: float(trained.results[name]) for name in COSTS if name in trained.results}
+    if (further := run.evaluation.settings.get("also")) and not run.arm.compress:
+        metrics |= score_files(run.out, further, columns_of(run))
     return Evaluated(metrics, material.primary_metric, cost, len(material.dev))
 
 
-def columns_of(arm: Arm, evaluation: Evaluation) -> dict[str, str]:
+def columns_of(run: EvaluationRun) -> dict[str, str]:
     """Return the columns of the files of a task, by role."""
-    return task_columns(check_settings(TaskKeys, task_settings(evaluation, arm), evaluation.name))
+    return task_columns(task_options(run))
 
 
 def score_files(folder: Path, files: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, float]:
@@ -153,36 +125,37 @@ def count_tokens(evaluation: Evaluation, model: str) -> Evaluated:
     return Evaluated(metrics, "tokens_per_word", {}, words)
 
 
-def probe_run(evaluation: Evaluation, model: str, seed: int, out: Path) -> Evaluated:
+def probe_run(run: EvaluationRun) -> Evaluated:
     """Train probes on the layers of a model; the metrics are the accuracy of each task's best layer, and their mean."""
-    settings = evaluation.settings
+    settings = run.evaluation.settings
     data = None if settings.get("data") is None else Path(settings["data"])
     tasks = load_suite(settings["suite"], data, settings.get("max_examples"), 0)
     if wanted := settings.get("tasks"):
         tasks = [task for task in tasks if task.name in wanted]
-    probing = ProbeSettings(settings.get("probe", "linear"), controls=False, seed=seed)
+    probing = ProbeSettings(settings.get("probe", "linear"), controls=False, seed=run.seed)
     layers = settings.get("layers") or None
-    job = ProbingJob(load_model(model), model, tasks, out, probing, settings.get("pooling", "mean"), layers)
+    pooling = settings.get("pooling", "mean")
+    job = ProbingJob(load_model(run.model), run.model, tasks, run.out, probing, pooling, layers)
     rows = summary_rows(job.run())
     metrics = {str(row["task"]): float(row["accuracy"]) for row in rows}
     return Evaluated({"accuracy": mean(metrics.values()), **metrics}, "accuracy", {})
 
 
-def suite_run(evaluation: Evaluation, model: str, seed: int, out: Path, device: str | None) -> Evaluated:
+def suite_run(run: EvaluationRun) -> Evaluated:
     """Evaluate a model on a benchmark suite with one seed; the metrics are those of its tasks, and their mean."""
-    settings = evaluation.settings
+    settings = run.evaluation.settings
     suite = find_suite(settings["suite"]).select_tasks(list(settings.get("tasks", ())))
     options = {name: settings[name] for name in ("epochs",) if name in settings}
     job = EvaluationJob(
-        model,
+        run.model,
         suite,
         Path(settings["data"]),
-        out,
+        run.out,
         num_seeds=1,
-        seed=seed,
+        seed=run.seed,
         settings=options,
         allow_incomplete=settings.get("allow_incomplete", False),
-        device=device,
+        device=run.device,
         shots=settings.get("shots"),
     )
     means = evaluate_suite(job).means

@@ -26,7 +26,7 @@ from pretune.objectives.joint import JointObjective
 from pretune.packed import Batch, Targets, pack
 from pretune.runtime.devices import choose_device, peak_flops
 from pretune.runtime.errors import PretuneError
-from pretune.studies.arm_jobs import finetuning_job, pretraining_job, scaled, training_stages
+from pretune.studies.arm_jobs import EvaluationRun, finetuning_job, pretraining_job, scaled, training_stages
 from pretune.studies.study_file import Arm, Study, format_amount, run_budget
 from pretune.text.packing.sequences import Packing
 from pretune.training.flops import Flops
@@ -204,7 +204,8 @@ def step_cost(study: Study, arm: Arm, speed: float) -> StepCost:
         tokens, flops = pretraining_step(job)
     else:
         task = next(one for one in study.evaluations if one.kind == "task")
-        plan = finetuning_job(arm, task, arm.model, 0, NOWHERE, budget=run_budget(study.unit, study.budgets[0]))
+        budget = run_budget(study.unit, study.budgets[0])
+        plan = finetuning_job(EvaluationRun(arm, task, arm.model, 0, NOWHERE, budget))
         # The examples are not read here; on average, they fill half of the longest length.
         tokens = (plan.batch.size or BATCH) * (plan.batch.max_length or 128) / 2
         sizes = Flops(meta_model(arm.model, None).root)

@@ -22,7 +22,7 @@ from pretune.objectives import parse_objective
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import json_checksum, read_mapping, validate_schema
-from pretune.studies.arm_jobs import ADAPTED, PRETRAINED, pretraining_job, scaled, training_stages
+from pretune.studies.arm_jobs import ADAPTED, PRETRAINED, EvaluationRun, pretraining_job, scaled, training_stages
 from pretune.studies.compression_steps import COSTS
 from pretune.studies.evaluations import evaluate_run, finetune_arm
 from pretune.studies.study_file import PRETRAINING, Arm, Evaluation, run_budget, task_settings
@@ -156,18 +156,8 @@ def train_and_evaluate(run: StudyRun, start: Outcome) -> Outcome:
     lr = None if run.stage == PRETRAINING else run.lr
     for evaluation in run.evaluations:
         folder = run.folder / evaluation.name
-        found = evaluate_run(
-            arm,
-            evaluation,
-            model,
-            run.seed,
-            folder,
-            original=original_folder(run, evaluation),
-            budget=budget,
-            lr=lr,
-            device=run.device,
-            tokenizer=tokenizer,
-        )
+        one = EvaluationRun(arm, evaluation, model, run.seed, folder, budget, lr, run.device, tokenizer)
+        found = evaluate_run(one, original_folder(run, evaluation))
         metrics = {f"{evaluation.name}.{name}": float(value) for name, value in found.metrics.items()}
         outcome = replace(
             outcome,
@@ -194,7 +184,7 @@ def finetune_original(run: StudyRun, evaluation: Evaluation) -> None:
     folder = original_folder(run, evaluation)
     assert folder is not None
     with suppress(PretuneError):
-        finetune_arm(run.arm, evaluation, run.arm.model, run.seed, folder, device=run.device)
+        finetune_arm(EvaluationRun(run.arm, evaluation, run.arm.model, run.seed, folder, device=run.device))
 
 
 def pretrain_arm(run: StudyRun) -> Run:

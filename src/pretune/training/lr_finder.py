@@ -132,7 +132,7 @@ def suggest_lr(curve: Sequence[tuple[float, float]]) -> float:
 def smooth(values: Sequence[float]) -> list[float]:
     """Return the exponential moving averages of a sequence, with Adam's bias correction for their start at 0.
 
-    >>> smooth([1.0, 1.0])
+    >>> [round(average, 3) for average in smooth([1.0, 1.0])]
     [1.0, 1.0]
     """
     averages, average = [], 0.0

@@ -14,24 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.transformer_stack import TransformerStack
+from pretune.backbones.backbone import LayeredBackbone
 from pretune.models.create_model import make_model
 from pretune.models.model import Network
 from pretune.models.presets import find_preset
-from pretune.nn.attention.multi_head import RelativeAttention, SelfAttention
-from pretune.nn.blocks import TransformerLayer
-from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import SkipInitialization
 from pretune.nn.linear import Linear
-from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
+from pretune.nn.saved_activations import SavedActivations, SavesLogits
 from pretune.objectives import JointObjective, parse_objective
 from pretune.objectives.objective import MAX_LOGITS
 from pretune.text.packing.sequences import Packing
-from pretune.training.flops import repeated_modules
 from pretune.training.optim.optimizers import hidden_matrices
 from pretune.training.recipe_sections import Batching, Optimizer, resolve_section
 
@@ -72,63 +66,6 @@ def optimizer_state_bytes(root: nn.Module, settings: Optimizer) -> int:
     return FP32 * sum(state_size("muon" if p in hidden else usual, p.shape, momentum) for p in parameters)
 
 
-def saved_width(module: nn.Module) -> int:
-    """Return how many numbers per token the linear layers and norms of a module keep for the backward pass.
-
-    These are their inputs, and the outputs of all linear layers except `output`. Only direct children of the module
-    count, not those of its submodules.
-
-    >>> from pretune.nn.feed_forward import FeedForward
-    >>> saved_width(FeedForward(10, 40))  # its input, and the inner states before and after the activation
-    90
-    """
-    linear = {name: child for name, child in module.named_children() if isinstance(child, Linear)}
-    last = linear.pop("output", None)  # its output is added to the residual stream
-    total = 0 if last is None else last.in_features
-    if linear:  # layers side by side read the same input
-        total += max(child.in_features for child in linear.values())
-        total += sum(child.out_features for child in linear.values())
-    if isinstance(module, FeedForward) and module.activation is F.relu:  # its backward pass reads its output
-        total -= module.inner.out_features
-    norms = (child for child in module.children() if isinstance(child, nn.LayerNorm | nn.RMSNorm))
-    return total + sum(norm.normalized_shape[0] for norm in norms)
-
-
-def activation_width(stack: nn.Module, checkpointing: bool = False) -> int:
-    """Return how many numbers per token all layers of a network keep for the backward pass.
-
-    With gradient `checkpointing`, layers keep only their inputs, except that the largest layer is counted in full,
-    because it is recomputed.
-    """
-    modules = list(repeated_modules(stack))
-    if not checkpointing:
-        return sum(map(saved_width, modules))
-    layers = [module for module in modules if isinstance(module, TransformerLayer)]
-    inside = [sum(map(saved_width, layer.modules())) for layer in layers]
-    outside = sum(map(saved_width, modules)) - sum(inside)
-    widths = [next(m.in_features for m in layer.modules() if isinstance(m, Linear)) for layer in layers]
-    return outside + sum(widths) + max(inside, default=0)
-
-
-def is_plain_transformer(backbone: nn.Module) -> bool:
-    """Return whether all layers of a backbone are Transformer layers with softmax attention."""
-    if not isinstance(backbone, TransformerStack | EncoderDecoder):
-        return False
-    stacks: list[Any] = [backbone.encoder, backbone] if isinstance(backbone, EncoderDecoder) else [backbone]
-    return all(any(map(is_softmax_attention, layer.modules())) for stack in stacks for layer in stack.layers)
-
-
-def is_softmax_attention(module: nn.Module) -> bool:
-    """Return whether a module is plain self-attention, which saves queries, keys, values, and output for gradients."""
-    match module:
-        case SelfAttention():
-            return module.attend is None
-        case RelativeAttention():
-            return module.score is None and module.content_bias is None
-        case _:
-            return False
-
-
 @dataclass(frozen=True)
 class Activations:
     """The estimated memory of a microbatch, in bytes, and the number of tokens for which it is estimated."""
@@ -145,7 +82,7 @@ class Activations:
 
 
 def estimate_activations(root: Network, joint: JointObjective, batch: Batching) -> Activations | None:
-    """Return the estimated memory of one microbatch of a training; None if the model is not a plain Transformer.
+    """Return the estimated memory of one microbatch of a training; None if a layer does not report what it keeps.
 
     >>> model, joint = make_model("bert-tiny"), parse_objective("nsp").joints[0]
     >>> model.add_heads(joint.objectives)
@@ -153,32 +90,49 @@ def estimate_activations(root: Network, joint: JointObjective, batch: Batching) 
     1024
     """
     backbone: Any = root.backbone
-    if not is_plain_transformer(backbone):
+    generators = [part for part in root.heads.modules() if isinstance(part, LayeredBackbone)]  # of rtd
+    own, *inside = [saved_activations(part, bool(batch.gradient_checkpointing)) for part in (backbone, *generators)]
+    if own.unknown or any(saved.unknown for saved in inside):
         return None
     length = max([stage for _, stage in batch.length_schedule or ()] or [batch.max_length or 128])
     tokens = max(min(batch.microbatch_tokens or batch.tokens or 1, batch.tokens or 1), length)
     packing = Packing(tokens, length, sequences=-(-tokens // length) + 8, fixed=True)
     capacity = joint.capacity(packing)
     assert capacity is not None
-    sides: list[tuple[nn.Module, int]] = [(backbone, capacity.tokens)]
-    if isinstance(backbone, EncoderDecoder):
-        decoder = nn.ModuleList([backbone.embed, *backbone.layers])
-        sides = [(backbone.encoder, capacity.tokens), (decoder, (capacity.second or capacity).tokens)]
-    read = sum(count for _, count in sides)
-    sides += [(part, tokens) for part in root.heads.modules() if isinstance(part, TransformerStack)]  # rtd's generator
-    targets = sum(min(p.max_targets(packing).values()) for p in joint.objectives if predicts_tokens(root.heads[p.name]))
+    sides = [(own, capacity.tokens)]
+    if own.source is not None:
+        sides = [(own.source, capacity.tokens), (own, (capacity.second or capacity).tokens)]
+    logits = 0
+    for objective in joint.objectives:
+        if count := logits_per_target(root.heads[objective.name], backbone.embed.vocabulary):
+            logits += count * min(objective.max_targets(packing).values())
     matrices = {module.weight for module in root.modules() if isinstance(module, Linear)} | {backbone.embed.tokens}
     return Activations(
-        tokens=read,
-        layers=BF16 * sum(count * activation_width(x, bool(batch.gradient_checkpointing)) for x, count in sides),
-        logits=LOGIT * min(targets * backbone.embed.vocabulary, MAX_LOGITS),
+        tokens=sum(count for _, count in sides),
+        layers=BF16 * sum(count * saved.total for saved, count in [*sides, *((saved, tokens) for saved in inside)]),
+        logits=LOGIT * min(logits, MAX_LOGITS),
         weights=BF16 * sum(matrix.numel() for matrix in matrices),
     )
 
 
-def predicts_tokens(head: nn.Module) -> bool:
-    """Return whether a head computes logits over the vocabulary."""
-    return any(isinstance(part, TiedVocabularyHead | UntiedVocabularyHead) for part in head.modules())
+def saved_activations(backbone: Any, recompute: bool = False) -> SavedActivations:
+    """Return how many numbers per token the layers of a backbone keep for the backward pass.
+
+    With gradient checkpointing (`recompute`), layers keep only their inputs, except that the largest layer is counted in
+    full, because it is recomputed.
+    """
+    saved = SavedActivations(backbone.width, recompute)
+    saved.add(backbone)
+    return saved
+
+
+def logits_per_target(head: nn.Module, vocabulary: int) -> int:
+    """Return how many logits a head computes for each predicted token; 0 if it does not predict tokens.
+
+    `vocabulary` is the size of the vocabulary of the token embedding.
+    """
+    counts = [part.logits_per_target(vocabulary) for part in head.modules() if isinstance(part, SavesLogits)]
+    return max(counts, default=0)
 
 
 def preset_memory(name: str) -> dict[str, Any]:
@@ -212,7 +166,7 @@ def preset_memory(name: str) -> dict[str, Any]:
                 "total": None if kept is None else megabytes(2 * parameters + state + kept.total),
             }
         )
-    counted: dict[str, Any] = {"activations": "not estimated for layers other than Transformer layers"}
+    counted: dict[str, Any] = {"activations": "not estimated, because a layer does not report what it keeps"}
     if kept is not None:
         parts = {"layers": kept.layers, "logits": kept.logits, "bf16_weights": kept.weights}
         counted = {"microbatch_tokens": kept.tokens, **{part: megabytes(size) for part, size in parts.items()}}

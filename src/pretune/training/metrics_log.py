@@ -19,6 +19,7 @@ from pretune.objectives.objective import Loss, divide_by_totals
 from pretune.runtime.atomic_io import open_append, write_bytes
 from pretune.runtime.devices import peak_flops
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.output_paths import METRICS as METRICS
 from pretune.runtime.progress import ProgressBar, SilentProgress, progress
 from pretune.training.budget import Clock
 from pretune.training.callbacks import Callback, Step
@@ -27,8 +28,6 @@ from pretune.training.experiment_tracking import open_trackers
 from pretune.training.parallel.distributed import World
 from pretune.training.parallel.fsdp_tensors import full_scalar
 from pretune.training.recipe_sections import Monitoring
-
-METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)

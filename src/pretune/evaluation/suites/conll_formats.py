@@ -71,8 +71,7 @@ def read_coreference_2012(paths: Sequence[Path]) -> Rows:
     for file, document in _documents(paths[0]):
         place = f"{file}document {document.name}"
         try:
-            clusters = [[list(mention) for mention in cluster] for cluster in document.clusters()]
-            yield place, {"id": document.name, "sentences": document.words(), "clusters": clusters}
+            yield place, {"id": document.name, **document.coreference_row()}
         except PretuneError as error:
             yield place, error
 

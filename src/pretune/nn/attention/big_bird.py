@@ -16,6 +16,7 @@ from pretune.nn.attention.scaled_dot_product import attend_self
 from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
+from pretune.nn.saved_activations import SavedActivations
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import random_bits
 
@@ -64,6 +65,11 @@ class BlockSparseAttention(ResidualBranch):
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.qkv)
+        saved.width += self.output.in_features
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:

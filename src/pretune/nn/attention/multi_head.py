@@ -20,6 +20,7 @@ from pretune.nn.initialization import InitializationScheme, ResidualBranch
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
+from pretune.nn.saved_activations import SavedActivations
 from pretune.nn.structured_pruning import PrunableHeads
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -148,6 +149,15 @@ class SelfAttention(PrunableHeads, ShowsLogits):
             operations, heads, head_width = self.attend.operations, self.heads, self.head_width
             sizes.others.append(partial(operations, heads=heads, head_width=head_width, pattern=self.pattern))
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.qkv)
+        saved.width += self.output.in_features
+        if self.norm is not None:  # of queries and keys
+            saved.width += 2 * self.heads * self.head_width
+        if self.attend is not None:
+            saved.add(self.attend)
+
     def unit_projections(self) -> list[Linear]:
         """Return the projection to queries, keys and values, whose rows are removed when heads are pruned."""
         return [self.qkv]
@@ -222,6 +232,11 @@ class GlobalAttention(ResidualBranch, ShowsLogits):
         """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.add_attention(self.pattern, self.heads * self.head_width)
         sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`, as without global tokens."""
+        saved.add(self.qkv)
+        saved.width += self.output.in_features
 
 
 class RelativeAttention(ResidualBranch, ShowsLogits):
@@ -314,6 +329,14 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
             if part is not None:
                 sizes.relative.append(part.operations)
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.query)
+        saved.width += self.key_value.out_features + self.output.in_features
+        for part in (self.score, self.values):
+            if part is not None:
+                saved.add(part)
+
 
 class CrossAttention(PrunableHeads):
     """Attention from the states of a decoder to those of an encoder."""
@@ -362,6 +385,12 @@ class CrossAttention(PrunableHeads):
         """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""
         sizes.cross += self.key_value.weight.numel()
         sizes.cross_width += self.heads * self.head_width
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.query)
+        # The states of the source, which keys and values read, are kept once for all layers.
+        saved.width += self.key_value.out_features + self.output.in_features
 
     def unit_projections(self) -> list[Linear]:
         """Return the projections to queries and to keys and values, whose rows are removed when heads are pruned."""

@@ -11,6 +11,7 @@ from pretune.nn.attention.patterns import PatternColumns
 from pretune.nn.attention.query_key_layout import AttentionLayout
 from pretune.nn.attention.scaled_dot_product import ScoreMod
 from pretune.nn.initialization import InitializationScheme
+from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 
@@ -37,6 +38,9 @@ class T5RelativeBias(nn.Module):
     def initialize_parameters(self, scheme: InitializationScheme) -> None:
         """Initialize the bias table by `scheme`, with the width of the hidden states as the fan-in."""
         scheme.draw(self.weight, fan_in=self.width)
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add nothing to `saved`: the table of biases does not grow with the number of tokens."""
 
     def bucket(self, distance: Tensor) -> Tensor:
         """Return the index of the bucket of each distance, which is key position − query position."""

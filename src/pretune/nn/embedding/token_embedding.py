@@ -12,6 +12,7 @@ from pretune.nn.attention.query_key_layout import token_layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.initialization import InitializationScheme
 from pretune.nn.linear import Linear
+from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 
 
@@ -111,6 +112,12 @@ class Embeddings(nn.Module):
         x = self.vectors(packed)
         return x if self.project is None else self.project(x)
 
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that the embeddings keep for the backward pass to `saved`; lookups keep only ids."""
+        saved.add(self.norm)
+        if self.project is not None:
+            saved.add(self.project)
+
 
 def positions_without_padding(packed: Packed, padding: int) -> Tensor:
     """Return token positions, (n,), that do not count tokens with the id `padding`, whose position is -1.
@@ -139,3 +146,7 @@ class ProjectedEmbeddings(nn.Module):
     def forward(self, packed: Packed) -> Tensor:
         """Return the projected token embeddings of the other network: (n, its width) → (n, width)."""
         return self.project(packed.columns["vectors"])
+
+    def add_saved_activations(self, saved: SavedActivations) -> None:
+        """Add the activations that this layer keeps for the backward pass to `saved`."""
+        saved.add(self.project)

@@ -25,7 +25,8 @@ from pretune.metrics.per_example import ScoredAnswer, score_texts
 from pretune.metrics.question_answering import normalize
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
-from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
+from pretune.objectives.objective import Data, TwoSided
+from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_task
 from pretune.objectives.seq2seq.source_target import (
     SourceTargetEpoch,
@@ -73,7 +74,7 @@ class TextPrompt(InContextPrompt):
 
 @register_task
 @dataclass(frozen=True)
-class Generate(TwoSided, Task):
+class Generate(TokenPrediction, TwoSided, Task):
     """Text-to-text generation: read a source text and generate a target text, the answer.
 
     The source begins with `prefix`; a pair of texts is written as in T5, with the names in `fields`: sentence1: …
@@ -262,19 +263,7 @@ class Generate(TwoSided, Task):
         whole = (packing.tokens, packing.length)
         return side_packings(packing, whole, whole)
 
-    def max_targets(self, packing: Packing) -> dict[str, int]:
-        """Return an upper bound on the number of targets per batch: the number of tokens in a batch."""
-        return {self.name: packing.tokens}
-
-    # -- learning and answering -------------------------------------------------------------------------------------
-
-    def head(self, backbone: Backbone) -> nn.Module:
-        """Build the model family's output layer over the vocabulary."""
-        return backbone.vocabulary_head()
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Return the cross-entropy of the target tokens in a batch."""
-        return token_loss(self.name, head, backbone, batch, self.label_smoothing)
+    # -- answering --------------------------------------------------------------------------------------------------
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the next-token logits at each token of the target text, (tokens, vocabulary)."""

@@ -57,9 +57,9 @@ def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
 
     With `safe`, cells of .csv and .tsv files that a spreadsheet would evaluate as formulas are escaped.
 
-    >>> with table_writer("/tmp/example.csv") as write:
+    >>> with table_writer("example.csv") as write:
     ...     write([{"text": "a, b", "label": "x"}])
-    >>> Path("/tmp/example.csv").read_text()
+    >>> Path("example.csv").read_text()
     'text,label\\n"a, b",x\\n'
     """
     path = Path(path)

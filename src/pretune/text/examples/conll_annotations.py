@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
@@ -68,6 +68,11 @@ class AnnotatedDocument:
         return coreference_clusters(
             [(sentence.lines, sentence.columns()[-1]) for sentence in self.sentences], self.name
         )
+
+    def coreference_row(self) -> dict[str, Any]:
+        """Return the words of the `sentences`, and the `clusters`, lists of mentions [first, last], as JSON data."""
+        clusters = [[list(mention) for mention in cluster] for cluster in self.clusters()]
+        return {"sentences": self.words(), "clusters": clusters}
 
 
 def annotation_files(path: Path) -> list[Path]:
@@ -156,8 +161,8 @@ def coreference_clusters(sentences: Sequence[tuple[Sequence[int], Sequence[str]]
 
     `sentences` has the line numbers and the cells of each sentence, and `name` is the document's name for messages.
 
-    >>> coreference_clusters([([1, 2, 3], ["(0", "0)", "(1)"]), ([5, 6], ["(1)|(0)", "-"])])
-    [[(0, 1), (3, 3)], [(2, 2), (3, 3)]]
+    >>> coreference_clusters([([1, 2, 3], ["(0", "0)", "(1)"]), ([5, 6], ["(0)", "(1)"])])
+    [[(0, 1), (3, 3)], [(2, 2), (4, 4)]]
     """
     mentions: dict[str, Cluster] = {}
     begin = 0

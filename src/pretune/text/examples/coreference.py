@@ -72,11 +72,10 @@ def coreference_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tu
     for one in annotation_files(path):
         for document in read_annotated_documents(one, errors):
             try:
-                sentences, clusters = document.words(), document.clusters()
+                row = document.coreference_row()
             except PretuneError as error:
                 raise PretuneError(f"{one}, {error}; correct it, or download the file again") from None
-            listed = [[list(mention) for mention in cluster] for cluster in clusters]
-            yield document.line, {"document": document.name, "sentences": sentences, "clusters": listed}
+            yield document.line, {"document": document.name, **row}
 
 
 def read_coreference(
