@@ -58,6 +58,7 @@ class DeferredOutput(BackboneOutput):
     def __init__(self, compute: Callable[[Tensor | None], Tensor]) -> None:
         """Keep the function that computes the states of the tokens with given indices, or of all tokens for None."""
         self.compute, self.state = compute, None
+        self._read: tuple[Tensor, Tensor] | None = None  # the tokens that were read last, and their states
 
     @cached_property
     def layers(self) -> list[Tensor]:  # type: ignore[override]
@@ -66,7 +67,9 @@ class DeferredOutput(BackboneOutput):
 
     def last_at(self, at: Tensor) -> Tensor:
         """Return the hidden states of the top layer for the m tokens with the indices `at` alone, (m, width)."""
-        return self.compute(at)
+        if self._read is None or not torch.equal(self._read[0], at):  # several heads may read the same tokens
+            self._read = at, self.compute(at)
+        return self._read[1]
 
 
 def defers_top_layer(x: Tensor) -> bool:

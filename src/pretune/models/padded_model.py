@@ -122,8 +122,9 @@ class PaddedModel(nn.Module):
         output = backbone(packed)
         found = {}
         for mode, name in TOKEN_STATES.items():
-            if name in self.outputs:
-                found[name] = output.last_at(chosen_tokens(packed.offsets[:-1].long(), ends, mode, rows.shape[0]))
+            at = chosen_tokens(packed, mode) if name in self.outputs else None
+            if at is not None:
+                found[name] = output.last_at(at)
 
         def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter
             token = (real.flatten().long().cumsum(0) - 1).clamp(min=0)

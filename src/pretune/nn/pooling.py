@@ -47,7 +47,7 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
         return add_neighbors(pool(states, packed, "extract", included))
     starts = first if included is None else first.index_add(0, token_layout(packed).sequence.long(), (~included).long())
     empty = (starts == ends)[:, None]
-    at = chosen_tokens(starts, ends, mode, tokens)
+    at = _tokens_at(starts, ends, mode, tokens)
     if at is not None:
         return states[at].masked_fill(empty, 0.0)
     owner = token_layout(packed).sequence.long()
@@ -74,12 +74,20 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
     return sum_by_sequence(states, owner, sequences) / (count.sqrt() if mode == "mean_sqrt_len" else count)
 
 
-def chosen_tokens(starts: Tensor, ends: Tensor, mode: str, tokens: int) -> Tensor | None:
+def chosen_tokens(packed: Packed, mode: str) -> Tensor | None:
     """Return the index of the only token of each sequence that a pooling reads, (sequences,); None if it reads several.
 
-    `starts` and `ends`, (sequences,), are the bounds of the sequences, and `tokens` is the number of all tokens. Empty
-    sequences get the index of any token.
+    Empty sequences get the index of any token.
+
+    >>> from pretune.packed import pack_lists
+    >>> chosen_tokens(pack_lists([[7, 7], [7]]), "last").tolist()
+    [1, 2]
     """
+    return _tokens_at(packed.offsets[:-1].long(), packed.offsets[1:].long(), mode, packed.ids.shape[0])
+
+
+def _tokens_at(starts: Tensor, ends: Tensor, mode: str, tokens: int) -> Tensor | None:
+    """Return the token that a pooling reads of each sequence, given the `starts` and `ends` of all, (sequences,) each."""
     if mode == "cls":
         return starts.clamp(max=tokens - 1)
     if mode in ("last", "extract"):

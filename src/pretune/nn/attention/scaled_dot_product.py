@@ -258,7 +258,9 @@ def _graph_attention(
 
     def pad(x: Tensor, at: Tensor, rows: PaddedRows, stride: int | None) -> Tensor:  # (n, heads, d) → (b, L, heads · d)
         x = x.reshape(-1, heads * width)
-        return (x if stride is not None else x.index_select(0, rows.token)).view(at.shape[0], at.shape[1], heads * width)
+        return (x if stride is not None else x.index_select(0, rows.token)).view(
+            at.shape[0], at.shape[1], heads * width
+        )
 
     own = pad(q, group.queries, padded.queries, group.query_stride)
     keys, vectors = (pad(x, group.keys, padded.keys, group.key_stride) for x in (k, v))

@@ -105,11 +105,11 @@ class ClassifyHead(nn.Module):
 
     def read(self, output: BackboneOutput, packed: Packed, real: Tensor | None = None) -> Tensor:
         """Return the logits of packed sequences like `forward`, and read only the hidden states that the pooling needs."""
-        starts, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
-        at = chosen_tokens(starts, ends, self.pooling, packed.ids.shape[0])
+        at = chosen_tokens(packed, self.pooling)
         if at is None or self.backward or not len(packed):
             return self(output.last, packed, real)  # type: ignore[no-any-return]
-        pooled = output.last_at(at).masked_fill((starts == ends)[:, None], 0.0)
+        empty = packed.offsets[:-1] == packed.offsets[1:]
+        pooled = output.last_at(at).masked_fill(empty[:, None], 0.0)
         return self.classify(self.pooler(pooled), real)
 
     def classify(self, pooled: Tensor, real: Tensor | None) -> Tensor:
