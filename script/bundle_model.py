@@ -41,7 +41,9 @@ def bundle(run: Path, folder: Path, method: str) -> Model:
     model.save(folder, kind=METHODS[method])
     if method == "int8":
         weights = read_weights(folder)
-        write_weights(folder, encode_int8(weights, [name for name, tensor in weights.items() if tensor.dim() == 2]), None)
+        write_weights(
+            folder, encode_int8(weights, [name for name, tensor in weights.items() if tensor.dim() == 2]), None
+        )
     return model
 
 
@@ -61,7 +63,13 @@ def read_scores(file: Path, model: str) -> dict[str, list[float]]:
 
 
 def write_card(
-    folder: Path, name: str, model: Model, method: str, costs: Mapping[str, Any], scores: Mapping[str, list[float]], about: str
+    folder: Path,
+    name: str,
+    model: Model,
+    method: str,
+    costs: Mapping[str, Any],
+    scores: Mapping[str, list[float]],
+    about: str,
 ) -> None:
     """Write the model card: what the model is, how it was made, its scores, and the text, license and limits in `about`."""
     head, _, rest = about.removeprefix("---\n").partition("---\n")
@@ -71,7 +79,12 @@ def write_card(
         f"{size_of(folder) / 1e6:.1f} MB with {method} weights."
     )
     made = [f"| {text} | {costs[key]:,.4g} |" for key, text in COSTS.items() if key in costs]
-    lines = [f"---\n{head}---", f"# {name}", what, f"    pretune finetune {name} train.csv --dev dev.csv --out runs/task"]
+    lines = [
+        f"---\n{head}---",
+        f"# {name}",
+        what,
+        f"    pretune finetune {name} train.csv --dev dev.csv --out runs/task",
+    ]
     lines += ["## How it was made", "\n".join(["| | |", "| --- | ---: |", *made])] if made else []
     lines += ["## Scores", score_table(scores)] if scores else []
     (folder / "README.md").write_text("\n\n".join([*lines, rest.strip()]) + "\n", encoding="utf-8")
@@ -79,7 +92,10 @@ def write_card(
 
 def score_table(scores: Mapping[str, Iterable[float]]) -> str:
     """Return the scores as a Markdown table with the seeds and their median."""
-    rows = [f"| {task} | {', '.join(f'{x:.1f}' for x in own)} | {statistics.median(own):.1f} |" for task, own in scores.items()]
+    rows = [
+        f"| {task} | {', '.join(f'{x:.1f}' for x in own)} | {statistics.median(own):.1f} |"
+        for task, own in scores.items()
+    ]
     return "\n".join(["| task | seeds | median |", "| --- | --- | ---: |", *rows])
 
 
