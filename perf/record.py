@@ -20,6 +20,13 @@ Each result is on the disk as soon as it is known. Afterwards, with all that cam
     python perf/record.py join PARTS record runs/record        # the model
     python perf/record.py page PARTS/results.jsonl             # writes docs/record.md
 
+The same for Russian (TERRa, DaNetQA, and words in context, beside a bag of words and random weights):
+
+    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/ru/literature.jsonl.xz \
+        --names TERRa DaNetQA RUSSE=RUSSE-WiC-derived
+    python perf/record.py run HOME --plan perf/record_ru.yaml --minutes 27
+    python perf/record.py table HOME/results.jsonl --plan perf/record_ru.yaml
+
 GLUE-5 is the mean of CoLA (Matthews), SST-2 (accuracy), MRPC (F1), STS-B (Spearman) and RTE (accuracy) on the dev sets, each the median of the
 seeds at the last step. MRPC, STS-B and RTE start from the model tuned on NLI. `vectors` is Spearman's correlation on STS-B's dev set of
 the cosines of mean-pooled vectors, without any training.
@@ -43,14 +50,15 @@ from functools import partial
 from pathlib import Path
 
 from common import machine
-from record_jobs import RESULTS, JobRunner, read_rows
-from record_page import write_page
+from record_jobs import RESULTS, JobRunner, forget_failures, read_rows
+from record_page import score_table, write_page
 from record_plan import read_plan, record_jobs
 from record_travel import MIB, join, pack, split, unpack
 
 HERE = Path(__file__).resolve().parent
 PLAN = HERE / "record.yaml"
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+LABELED = ("train", "dev", "val")  # files of a task that are needed
 OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
 MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings back
 
@@ -96,17 +104,24 @@ def write_pairs(store: Path, out: Path, count: int) -> None:
 
 
 def pack_all(
-    tasks: Path, corpora: Sequence[Path], tokenizer: Path | None, store: Path | None, out: Path, limit: int
+    tasks: Path,
+    names: Sequence[str],
+    corpora: Sequence[Path],
+    tokenizer: Path | None,
+    store: Path | None,
+    out: Path,
+    limit: int,
 ) -> None:
     """Pack corpora or a token store, the files of the five tasks, and the NLI pairs into parts that travel one at a time."""
     with tempfile.TemporaryDirectory() as name:
         content = {f"corpora/{file.name}": file for file in corpora}
         content |= {"store": store} if store is not None else {}
         content |= {"tokenizer": tokenizer} if tokenizer is not None else {}
-        for task in GLUE:
-            for file in (tasks / task).glob("*.tsv"):
-                if file.stem in ("train", "dev"):
-                    content[f"tasks/{task}/{file.name}"] = file
+        for task in names:
+            name_there, _, name_here = task.partition("=")
+            for file in (tasks / (name_here or name_there)).iterdir():
+                if file.stem in LABELED:
+                    content[f"tasks/{name_there}/{file.name}"] = file
         if (tasks / "MNLI" / "train.tsv").is_file():
             content["nli.tsv"] = Path(name) / "nli.tsv"
             write_nli(tasks, content["nli.tsv"])
@@ -141,6 +156,18 @@ def vectors(model: str, tasks: Path) -> float:
     return 100 * float(spearmanr(cosines, [float(row["score"]) for row in rows]).statistic)
 
 
+def bag_of_words_accuracy(data: Path, suite: str, task: str) -> float:
+    """Return the accuracy, in percent, of a bag of words on the dev set of a task whose examples have one text or two."""
+    from pretune.evaluation.suites.declaration import find_suite
+    from pretune.training.jobs.bag_of_words import bag_of_words
+
+    read = find_suite(suite).tasks[task].read
+    train, dev = (read(split, data, allow_incomplete=True).rows for split in ("train", "dev"))
+    texts = [[f"{row['text']} {row.get('pair', '')}" for row in rows] for rows in (train, dev)]
+    answers = bag_of_words(texts[0], [str(row["label"]) for row in train], texts[1])
+    return 100 * sum(answer == str(row["label"]) for answer, row in zip(answers, dev, strict=True)) / len(dev)
+
+
 def run(home: Path, plan_file: Path, minutes: float) -> bool:
     """Run the jobs of a plan until all have ended or the minutes are over; return whether all have ended."""
     plan = read_plan(plan_file)
@@ -148,6 +175,12 @@ def run(home: Path, plan_file: Path, minutes: float) -> bool:
     finished = runner.run(60 * minutes)
     print("all jobs have ended" if finished else "the time is over; the same command continues", flush=True)
     return finished
+
+
+def retry(home: Path, wanted: bool) -> None:
+    """Forget failed jobs if that is wanted."""
+    if wanted and (home / RESULTS).is_file():
+        forget_failures(home / RESULTS)
 
 
 def start(home: Path, plan_file: Path, minutes: float) -> None:
@@ -238,6 +271,7 @@ def main(words: list[str] | None = None) -> None:
     verb("nli", "tasks", "out")
     verb("pairs", "store", "out").add_argument("--count", type=int, default=400_000)
     found = verb("pack", "tasks", "out")
+    found.add_argument("--names", nargs="+", default=GLUE, help="folders of TASKS, as THERE or THERE=HERE")
     found.add_argument("--corpora", nargs="*", type=Path, default=[], help=".jsonl.xz files to prepare there")
     found.add_argument(
         "--tokenizer", type=Path, help="folder of the tokenizer to prepare them with; trained there by default"
@@ -249,16 +283,23 @@ def main(words: list[str] | None = None) -> None:
         found = verb(name, "home")
         found.add_argument("--plan", type=Path, default=PLAN)
         found.add_argument("--minutes", type=float, required=True)
+        found.add_argument("--retry-failed", action="store_true", help="repeat jobs that have failed")
     found = verb("follow", "home")
     found.add_argument("--minutes", type=float, required=True)
     found.add_argument("--out", type=Path, required=True)
     verb("export", "model", "out")
     verb("vectors", "model", "tasks")
+    found = verb("bag-of-words", "tasks")
+    found.add_argument("suite")
+    found.add_argument("task")
     verb("join", "parts").add_argument("name")
     verbs.choices["join"].add_argument("out", type=Path)
     found = verbs.add_parser("page")
     found.add_argument("results", nargs="*", type=Path)
     found.add_argument("--out", type=Path, default=HERE.parent / "docs" / "record.md")
+    found.add_argument("--plan", type=Path, default=PLAN)
+    found = verbs.add_parser("table")
+    found.add_argument("results", nargs="+", type=Path)
     found.add_argument("--plan", type=Path, default=PLAN)
     given = parser.parse_args(words)
     match given.verb:
@@ -267,13 +308,23 @@ def main(words: list[str] | None = None) -> None:
         case "pairs":
             write_pairs(given.store, given.out, given.count)
         case "pack":
-            pack_all(given.tasks, given.corpora, given.tokenizer, given.store, given.out, int(given.limit_mib * MIB))
+            pack_all(
+                given.tasks,
+                given.names,
+                given.corpora,
+                given.tokenizer,
+                given.store,
+                given.out,
+                int(given.limit_mib * MIB),
+            )
         case "unpack":
             unpack(given.parts, given.home)
         case "run":
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+            retry(given.home, given.retry_failed)
             run(given.home, given.plan, given.minutes)
         case "start":
+            retry(given.home, given.retry_failed)
             start(given.home, given.plan, given.minutes)
         case "follow":
             follow(given.home, given.out, given.minutes)
@@ -281,8 +332,13 @@ def main(words: list[str] | None = None) -> None:
             export(given.model, given.out)
         case "vectors":
             print(json.dumps({"score": round(vectors(str(given.model), given.tasks), 2)}))
+        case "bag-of-words":
+            accuracy = bag_of_words_accuracy(given.tasks, given.suite, given.task)
+            print(json.dumps({"metric": "accuracy", "score": round(accuracy, 2)}))
         case "join":
             join(given.parts, given.name, given.out)
+        case "table":
+            print(score_table(given.results, read_plan(given.plan)))
         case "page":
             write_page(given.results, read_plan(given.plan), given.out)
 

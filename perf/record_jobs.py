@@ -59,6 +59,14 @@ def add_row(file: Path, row: Mapping[str, Any]) -> None:
         os.fsync(results.fileno())
 
 
+def forget_failures(file: Path) -> None:
+    """Remove the rows of failed jobs from a results file, so that they are repeated."""
+    rows = [row for row in read_rows(file).values() if "error" not in row]
+    new = file.with_suffix(".new")
+    new.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    new.replace(file)
+
+
 class JobRunner:
     """A runner of jobs; `plan` returns the jobs that are known, given the rows so far, in the order of their urgency."""
 

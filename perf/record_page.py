@@ -194,6 +194,27 @@ def package_section(rows: Rows, plan: Plan) -> str:
     return "## A model for the package\n\n" + text + "\n\n" + "\n".join(lines)
 
 
+def score_table(results: Sequence[Path], plan: Plan) -> str:
+    """Return the scores of all models with the plan's tasks as a Markdown table: median, standard deviation, and seeds."""
+    rows: Rows = {}
+    for file in results:
+        rows |= read_rows(file)
+    tasks = list(plan.scoring.tasks)
+    lines = [line(["model", *tasks, "mean"]), line(["---", *["---:"] * (len(tasks) + 1)])]
+    for model in dict.fromkeys(str(row["model"]) for row in rows.values() if row.get("task") in tasks):
+        scores = task_scores(rows, model)
+        cells = [
+            f"{statistics.median(scores[task]):.1f} ± {spread(scores[task]):.1f} ({len(scores[task])})"
+            if task in scores
+            else NONE
+            for task in tasks
+        ]
+        whole = all(task in scores for task in tasks)
+        mean = statistics.mean(statistics.median(scores[task]) for task in tasks) if whole else None
+        lines.append(line([model, *cells, number(mean, "{:.1f}")]))
+    return "\n".join(lines)
+
+
 def curve_section(rows: Rows, figure: str | None) -> str:
     """Return the section with the learning curve of the full run."""
     if figure is None:

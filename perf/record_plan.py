@@ -23,7 +23,10 @@ from record_jobs import Job, Rows
 from pretune.runtime.recipe import read_recipe, write_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
-METRIC = {"cola": "matthews", "sst-2": "accuracy", "mrpc": "f1", "sts-b": "spearman", "rte": "accuracy"}
+METRIC = {
+    "cola": "matthews", "sst-2": "accuracy", "mrpc": "f1", "sts-b": "spearman", "rte": "accuracy",
+    "terra": "accuracy", "danetqa": "accuracy", "russe": "accuracy",
+}  # fmt: skip
 SINGLE, PAIRS = ("cola", "sst-2"), ("mrpc", "sts-b", "rte")  # pairs of texts start from the model tuned on NLI
 GLUE5 = (*SINGLE, *PAIRS)
 CURVE = 120  # points of a learning curve that are kept in a row
@@ -66,6 +69,10 @@ class Plan:
     student: Mapping[str, Any] | None  # a preset (as keys of a recipe), and the budget of its distillation
     at_once: Mapping[str, int]
     save_every: int
+    suite: str = "glue"
+    corpus: Sequence[str] = ("--open-only", "--lowercase", "--vocab-size", "16384")  # options of script/record_corpus
+    incomplete: bool = False  # whether files of tasks may be incomplete
+    baselines: bool = False  # whether to score a bag of words and random weights, too
     stores: Sequence[str] = ("store",)
 
 
@@ -78,7 +85,7 @@ def read_plan(file: Path) -> Plan:
 
 def record_jobs(plan: Plan, home: Path, rows: Rows) -> list[Job]:
     """Return the jobs of a plan that are known, given the rows of those that have ended."""
-    names, jobs = list(plan.pilots), [preparation(home)] if (home / "corpora").is_dir() else list[Job]()
+    names, jobs = list(plan.pilots), [preparation(plan, home)] if (home / "corpora").is_dir() else list[Job]()
     for number, one in enumerate(plan.rounds, 1):
         models = {name: f"pilot-{number}-{name}" for name in names}
         for name, model in models.items():
@@ -92,6 +99,8 @@ def record_jobs(plan: Plan, home: Path, rows: Rows) -> list[Job]:
     jobs.append(pretraining(plan, home, "record", names[0], plan.final))
     jobs.append(export(home, "record", ("record",)))
     jobs += scoring(home, "record", home / "runs" / "record", plan.scoring, plan)
+    if plan.baselines:
+        jobs += baselines(home, plan)
     if plan.student is not None:
         jobs.append(distillation(plan, home))
         jobs.append(export(home, "student", ("student",)))
@@ -99,7 +108,7 @@ def record_jobs(plan: Plan, home: Path, rows: Rows) -> list[Job]:
     return jobs
 
 
-def preparation(home: Path) -> Job:
+def preparation(plan: Plan, home: Path) -> Job:
     """Return the job that prepares the corpora as a token store, or continues to."""
     words = [
         "env",
@@ -109,7 +118,7 @@ def preparation(home: Path) -> Job:
         str(home / "corpora"),
         str(home / "tasks"),
     ]
-    words += [str(home), "--open-only", "--lowercase", "--vocab-size", "16384"]
+    words += [str(home), *plan.corpus]
     return Job("prepare", words, partial(read_store, home / "store"), "prepare")
 
 
@@ -155,22 +164,15 @@ def export(home: Path, name: str, needs: tuple[str, ...]) -> Job:
 
 def scoring(home: Path, model: str, folder: Path, how: Scoring, plan: Plan, needs: str = "") -> list[Job]:
     """Return the jobs that fine-tune a model on each task with each seed; those of the first seed come first."""
-    jobs, start = [], (needs or model,)
-    tuned = home / "runs" / f"nli-{model}"
+    start = (needs or model,)
     settings = [word for one in how.settings for word in ("--set", one)]
-    if (home / "nli.tsv").is_file() and set(how.tasks) & set(PAIRS):
-        words: list[Any] = [
-            "finetune",
-            folder,
-            home / "nli.tsv",
-            "--text",
-            "sentence1",
-            "--pair",
-            "sentence2",
+    jobs, tuned = list[Job](), home / "runs" / f"nli-{model}"
+    on_nli = PAIRS if (home / "nli.tsv").is_file() else ()
+    if set(how.tasks) & set(on_nli):
+        words: list[Any] = ["finetune", folder, home / "nli.tsv", "--text", "sentence1", "--pair", "sentence2"]
+        words += [
             "--label",
             "label",
-        ]
-        words += [
             "--strategy",
             "full",
             "--epochs",
@@ -178,44 +180,72 @@ def scoring(home: Path, model: str, folder: Path, how: Scoring, plan: Plan, need
             "--no-report",
             "--num-seeds",
             1,
-            "--out",
-            tuned,
-            *settings,
         ]
-        facts: dict[str, Any] = {"model": model, "task": "nli"}
-        jobs.append(
-            Job(f"nli-{model}", pretune(*words), partial(read_finetuning, tuned), "finetune", start, facts, fresh=tuned)
-        )
+        read, facts = partial(read_finetuning, tuned), {"model": model, "task": "nli"}
+        command = pretune(*words, "--out", tuned, *settings)
+        jobs.append(Job(f"nli-{model}", command, read, "finetune", start, facts, fresh=tuned))
     for seed in range(how.seeds):
         for task in how.tasks:
-            pairs = task in PAIRS and bool(jobs) and jobs[0].key == f"nli-{model}"
-            out = home / "runs" / f"{model}-{task}-{seed}"
-            words = [
-                "evaluate",
-                tuned if pairs else folder,
-                "--suite",
-                "glue",
-                "--data",
-                home / "tasks",
-                "--tasks",
-                task,
-            ]
-            words += ["--num-seeds", 1, "--seed", seed, "--epochs", how.epochs_of(task), "--out", out, *settings]
-            facts = {"model": model, "task": task, "seed": seed, "epochs": how.epochs_of(task)}
-            first = (f"nli-{model}",) if pairs else start
-            jobs.append(Job(out.name, pretune(*words), partial(read_score, out, task), "finetune", first, facts))
-    words = [sys.executable, str(Path(__file__).with_name("record.py")), "vectors", str(folder), str(home / "tasks")]
-    log = home / "logs" / f"vectors-{model}.log"
-    jobs.append(
-        Job(
-            f"vectors-{model}",
-            words,
-            partial(read_vectors, log),
-            "finetune",
-            start,
-            {"model": model, "task": "vectors"},
+            first = (f"nli-{model}",) if task in on_nli else start
+            jobs.append(score(home, model, tuned if task in on_nli else folder, task, seed, how, plan, first))
+    if (home / "tasks" / "STS-B").is_dir():
+        jobs.append(script(home, "vectors", model, [folder, home / "tasks"], start, {"task": "vectors"}))
+    return jobs
+
+
+def score(
+    home: Path,
+    model: str,
+    folder: Path,
+    task: str,
+    seed: int,
+    how: Scoring,
+    plan: Plan,
+    needs: tuple[str, ...],
+    *more: str,
+) -> Job:
+    """Return the job that fine-tunes the model in a folder on one task with one seed, and scores it."""
+    out = home / "runs" / f"{model}-{task}-{seed}"
+    words: list[Any] = [
+        "evaluate",
+        folder,
+        "--suite",
+        plan.suite,
+        "--data",
+        home / "tasks",
+        "--tasks",
+        task,
+        "--num-seeds",
+        1,
+    ]
+    words += ["--seed", seed, "--epochs", how.epochs_of(task), "--out", out, *more]
+    words += [word for one in how.settings for word in ("--set", one)] + ["--allow-incomplete"] * plan.incomplete
+    facts = {"model": model, "task": task, "seed": seed, "epochs": how.epochs_of(task)}
+    return Job(out.name, pretune(*words), partial(read_score, out, task), "finetune", needs, facts)
+
+
+def script(
+    home: Path, verb: str, model: str, words: Sequence[Path | str], needs: tuple[str, ...], facts: Mapping[str, Any]
+) -> Job:
+    """Return the job that runs a command of record.py, whose last line of output is its row."""
+    key = f"{verb}-{model}"
+    command = [sys.executable, str(ROOT / "perf" / "record.py"), verb, *map(str, words)]
+    read = partial(read_printed, home / "logs" / f"{key}.log")
+    return Job(key, command, read, "finetune", needs, {"model": model, **facts})
+
+
+def baselines(home: Path, plan: Plan) -> list[Job]:
+    """Return the jobs of the baselines: a bag of words, and the record's network from random weights."""
+    jobs, folder = list[Job](), home / "runs" / "record"
+    for task in plan.scoring.tasks:
+        facts = {"task": task, "seed": 0}
+        jobs.append(
+            script(
+                home, "bag-of-words", task, [home / "tasks", plan.suite, task], (), {**facts, "model": "bag of words"}
+            )
         )
-    )
+        for seed in range(plan.scoring.seeds):
+            jobs.append(score(home, "scratch", folder, task, seed, plan.scoring, plan, ("record",), "--from-scratch"))
     return jobs
 
 
@@ -295,8 +325,8 @@ def read_score(folder: Path, task: str) -> dict[str, Any]:
     return {"metric": METRIC[task], "score": round(100 * found["scores"][METRIC[task]][0], 2)}
 
 
-def read_vectors(log: Path) -> dict[str, Any]:
-    """Return what the command `vectors` printed last."""
+def read_printed(log: Path) -> dict[str, Any]:
+    """Return what a command of record.py printed last."""
     return dict(json.loads(log.read_text(encoding="utf-8").splitlines()[-1]))
 
 

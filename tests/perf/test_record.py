@@ -41,6 +41,7 @@ TOY = {
     },
     "at_once": {"pretrain": 1, "finetune": 2},
     "save_every": 2,
+    "incomplete": True,
 }  # fmt: skip
 
 
@@ -91,6 +92,18 @@ def test_jobs_with_a_row_are_not_repeated(perf: Any, tmp_path: Path) -> None:
     for _ in range(2):
         assert runner(perf, tmp_path, [script(perf, "one", mark)]).run(600, 0.01)
     assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_failed_jobs_are_repeated_on_request(perf: Any, tmp_path: Path) -> None:
+    runner(perf, tmp_path, [script(perf, "bad", "raise SystemExit(1)"), script(perf, "after", "", needs=("bad",))]).run(
+        600
+    )
+    jobs = [script(perf, "bad", ""), script(perf, "after", "", needs=("bad",))]
+    assert runner(perf, tmp_path, jobs).run(600)
+    assert "error" in perf.record_jobs.read_rows(tmp_path / "results.jsonl")["bad"]
+    perf.record_jobs.forget_failures(tmp_path / "results.jsonl")
+    assert runner(perf, tmp_path, jobs).run(600)
+    assert all("error" not in row for row in perf.record_jobs.read_rows(tmp_path / "results.jsonl").values())
 
 
 def test_interrupted_jobs_have_no_row_and_run_again(perf: Any, tmp_path: Path) -> None:
@@ -190,12 +203,17 @@ def test_the_page_of_no_results_says_so(perf: Any, tmp_path: Path) -> None:
     perf.record_page.write_page([], plan, tmp_path / "record.md")
     page = (tmp_path / "record.md").read_text()
     assert "**The full run is not measured yet.**" in page and "**No pilot is measured yet.**" in page
-    assert "54 of 54 results are missing" in page and "BERT-base (test)" in page
+    assert "54 of 54 results are missing" in page and "| BERT-base | test | 77.3 |" in page
 
 
 def write_tasks(folder: Path) -> None:
     """Write a few rows of the five tasks and MNLI in their official layouts."""
-    words = ["The mill is old.", "Mill the old is.", "She sings well.", "Well sings the she."] * 4
+    words = [
+        "The old mill by the river.",
+        "Mill old the river by the.",
+        "She sings well every day.",
+        "Well day sings every she.",
+    ] * 4
     header = "index\tsentence1\tsentence2\tlabel\n"
     pairs = [f"{i}\t{text}\tA mill.\t{('entailment', 'not_entailment')[i % 2]}\n" for i, text in enumerate(words)]
     nli = [f"{text}\tA mill.\t{('entailment', 'neutral', 'contradiction')[i % 3]}\n" for i, text in enumerate(words)]
