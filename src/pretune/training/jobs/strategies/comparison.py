@@ -1,4 +1,4 @@
-"""What strategies are compared on, and what is known of each: candidates, attempts, and their losses."""
+"""Hold what strategies are compared on and what each one scored: candidates, attempts, and their losses."""
 
 from __future__ import annotations
 

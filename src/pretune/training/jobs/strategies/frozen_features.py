@@ -1,4 +1,4 @@
-"""The encoder as it is, and a linear classifier on one or several of its layers."""
+"""Fit a linear classifier to one or several layers of the encoder as it is, the strategy "frozen features"."""
 
 from __future__ import annotations
 

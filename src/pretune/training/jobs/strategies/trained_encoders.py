@@ -1,4 +1,4 @@
-"""Strategies that train the encoder: contrastive tuning, full fine-tuning, and LoRA."""
+"""Train the encoder on parts of the rows: contrastive tuning, full fine-tuning, and LoRA."""
 
 from __future__ import annotations
 
