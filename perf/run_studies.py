@@ -21,6 +21,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def preparation_seconds(study: Study) -> float:
     }
     size = 0.0
     for arm in different.values():
-        files = [file for path in corpus_paths(arm) for file in Path().glob(path) if file.is_file()]
+        files = [file for path in corpus_paths(arm) for file in map(Path, glob(path)) if file.is_file()]
         size += sum(file.stat().st_size * (COMPRESSED if file.suffix == ".xz" else 1) for file in files)
     return size / PREPARED_BYTES_PER_SECOND
 
