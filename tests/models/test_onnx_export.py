@@ -15,7 +15,7 @@ from pretune import PretuneError
 from pretune.backbones.onnx_runtime import GRAPH, MOBILE_GRAPH, STATES, TOKEN_STATES, OnnxBackbone, open_session
 from pretune.models.loading import load
 from pretune.models.onnx_export import export_graph, remove_idle_casts, write_graph
-from pretune.models.padded_model import LanguageModel
+from pretune.models.padded_model import LanguageModel, token_states
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from tests.support.one_word_task import start, trained
@@ -146,7 +146,9 @@ def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
     model.add_heads([task])
     model.root.eval()
     facts = export_graph(model, tmp_path, [task])  # type: ignore[list-item]
-    assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2]
+    first = ["first_hidden_state"] if token_states(model) else []
+    assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2] + first
+    assert bool(first) == (text.partition("(")[0] in ("classify", "regress", "choose", "entity", "rank"))
 
 
 @pytest.mark.not_fast
