@@ -27,6 +27,7 @@ from pretune.families.encoders.mpnet import MPNET
 from pretune.families.encoders.nezha import NEZHA
 from pretune.families.encoders.performer import PERFORMER
 from pretune.families.encoders.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from pretune.families.encoders.vilbert import VILBERT
 from pretune.families.encoders.xlm import XLM
 from pretune.families.encoders.xlnet import XLNET
 from pretune.families.recurrent.bilstm import BILSTM
@@ -58,6 +59,7 @@ ENCODERS = (
     DEBERTA_V2,
     MODERNBERT,
     PERFORMER,
+    VILBERT,
 )
 DECODERS = (GPT, GPT2, GPT3, TRANSFO_XL, REFORMER, LSTM)
 BIDIRECTIONAL = (ELMO, ELMO_TRANSFORMER, BILSTM)

@@ -1,0 +1,140 @@
+"""Small images of drawn shapes, the regions that a detector would find in them, and captions and questions about them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.runtime.arrays import Array
+
+SIDE, CELL = 32, 16  # pixels of an image, and of a quarter of it
+COLORS = {"red": (1.0, 0.1, 0.1), "green": (0.1, 1.0, 0.1), "blue": (0.1, 0.1, 1.0)}
+SHAPES = ("circle", "square", "cross")
+CLASSES = [(color, shape) for color in COLORS for shape in SHAPES]
+FEATURES = 3 + 16  # mean color, and 4 x 4 brightness
+
+
+@dataclass
+class Drawing:
+    """A drawn image: pixels, (32, 32, 3), and the box and the class of each shape."""
+
+    pixels: Array
+    boxes: Array  # (shapes, 4) in pixels
+    classes: list[int]
+
+
+def draw(rng: random.Random, shapes: int = 2) -> Drawing:
+    """Draw shapes of different colors and kinds, each somewhere in its own quarter of a noisy image."""
+    noise = np.random.default_rng(rng.getrandbits(32))
+    pixels = noise.uniform(0.0, 0.1, (SIDE, SIDE, 3)).astype(np.float32)
+    kinds = rng.sample(SHAPES, shapes)
+    colors = rng.sample(list(COLORS), shapes)
+    boxes, classes = [], []
+    for quarter, kind, color in zip(rng.sample(range(4), shapes), kinds, colors, strict=True):
+        size = rng.randint(9, 13)
+        x = quarter % 2 * CELL + rng.randint(0, CELL - size)
+        y = quarter // 2 * CELL + rng.randint(0, CELL - size)
+        across, down = np.meshgrid(np.linspace(-1, 1, size), np.linspace(-1, 1, size))
+        inside = {
+            "circle": across**2 + down**2 <= 1,
+            "square": np.ones_like(across, dtype=bool),
+            "cross": (abs(across) < 0.3) | (abs(down) < 0.3),
+        }[kind]
+        pixels[y : y + size, x : x + size][inside] = np.array(COLORS[color]) * rng.uniform(0.8, 1.0)
+        boxes.append((x, y, x + size, y + size))
+        classes.append(CLASSES.index((color, kind)))
+    return Drawing(pixels, np.array(boxes, dtype=np.float32), classes)
+
+
+def detect(drawing: Drawing) -> tuple[Array, Array]:
+    """Return features (shapes, 19), computed from the pixels in each box, and class probabilities (shapes, 9)."""
+    features, shares = [], []
+    for (left, top, right, bottom), known in zip(drawing.boxes.astype(int), drawing.classes, strict=True):
+        crop = drawing.pixels[top:bottom, left:right]
+        rows, columns = (np.linspace(0, length - 1, 4).round().astype(int) for length in crop.shape[:2])
+        bright = crop.max(-1)[rows][:, columns]
+        features.append(np.concatenate([crop.mean((0, 1)), bright.ravel()]))
+        share = np.full(len(CLASSES), 0.2 / (len(CLASSES) - 1))
+        share[known] = 0.8
+        shares.append(share)
+    return np.array(features, dtype=np.float32), np.array(shares, dtype=np.float32)
+
+
+def tsv_line(name: str, drawing: Drawing, classes: bool = True) -> bytes:
+    """Return the line of an image in a .tsv file of bottom-up attention, with or without class probabilities."""
+    features, shares = detect(drawing)
+    numbers = [drawing.boxes, features, *([shares] if classes else [])]
+    cells = [name.encode(), b"%d" % SIDE, b"%d" % SIDE, b"%d" % len(features)]
+    return b"\t".join([*cells, *(base64.b64encode(x.astype("<f4").tobytes()) for x in numbers)]) + b"\n"
+
+
+def write_npy(file: Path, drawing: Drawing, classes: bool = True) -> None:
+    """Write the features of an image to FILE, and boxes and class probabilities to files beside it."""
+    features, shares = detect(drawing)
+    np.save(file, features)
+    np.save(file.with_suffix(".boxes.npy"), drawing.boxes / SIDE)
+    if classes:
+        np.save(file.with_suffix(".classes.npy"), shares)
+
+
+def caption(drawing: Drawing) -> str:
+    """Return a text that names the shapes from left to right, or from top to bottom."""
+    order = sorted(range(len(drawing.classes)), key=lambda i: tuple(drawing.boxes[i][:2]))
+    return "a " + " and a ".join(" ".join(CLASSES[drawing.classes[i]]) for i in order)
+
+
+def question(drawing: Drawing, rng: random.Random) -> tuple[str, str]:
+    """Return a question about the color of a shape in an image, and its answer."""
+    color, kind = CLASSES[rng.choice(drawing.classes)]
+    return f"what color is the {kind} ?", color
+
+
+def drawings(count: int, seed: int = 0) -> list[Drawing]:
+    """Return drawn images of two shapes each."""
+    rng = random.Random(seed)
+    return [draw(rng) for _ in range(count)]
+
+
+def write_captions(folder: Path, count: int, seed: int = 0, npy: bool = False, name: str = "captions") -> Path:
+    """Write images and a table with a caption for each, and return the table; the images are a .tsv file or .npy files."""
+    rows, folder = [], Path(folder)
+    made = drawings(count, seed)
+    for number, drawing in enumerate(made):
+        if npy:
+            write_npy(folder / f"{name}-{number}.npy", drawing)
+        rows.append(
+            {"text": caption(drawing), "image": f"{name}-{number}.npy" if npy else f"{name}-regions.tsv#{number}"}
+        )
+    if not npy:
+        lines = (tsv_line(str(number), drawing) for number, drawing in enumerate(made))
+        (folder / f"{name}-regions.tsv").write_bytes(b"".join(lines))
+    return write_rows(folder / f"{name}.jsonl", rows)
+
+
+def write_questions(folder: Path, count: int, seed: int = 0, shuffled: bool = False, name: str = "questions") -> Path:
+    """Write images and a table with a question and the answers of three people for each, and return the table.
+
+    With `shuffled`, questions are about other images, so that only guessing is left.
+    """
+    rng = random.Random(seed + 1)
+    made, rows = drawings(count, seed), []
+    (Path(folder) / f"{name}-regions.tsv").write_bytes(
+        b"".join(tsv_line(str(number), drawing, classes=False) for number, drawing in enumerate(made))
+    )
+    for number, drawing in enumerate(made):
+        asked, answer = question(drawing, rng)
+        place = rng.randrange(count) if shuffled else number
+        rows.append({"question": asked, "image": f"{name}-regions.tsv#{place}", "answers": [answer] * 3})
+    return write_rows(Path(folder) / f"{name}.jsonl", rows)
+
+
+def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows to a .jsonl file, and return the file."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
