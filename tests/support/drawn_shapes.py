@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from pretune.families.encoders.vilbert import VILBERT
+from pretune.objectives import Data
 from pretune.runtime.arrays import Array
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.image_regions import make_regions
+from pretune.text.examples.labeled import LabeledRows
+from pretune.text.tokenizers.training import train_on_documents
 
 SIDE, CELL = 32, 16  # pixels of an image, and of a quarter of it
 COLORS = {"red": (1.0, 0.1, 0.1), "green": (0.1, 1.0, 0.1), "blue": (0.1, 0.1, 1.0)}
@@ -138,3 +144,16 @@ def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     """Write rows to a .jsonl file, and return the file."""
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
+
+
+def image_text_data(count: int, copies: int = 1, seed: int = 0) -> Data:
+    """Return captions with images in memory, as the data of an objective; each image occurs `copies` times."""
+    regions = []
+    made = drawings(count // copies, seed)
+    for drawing in made:
+        features, shares = detect(drawing)
+        regions.append(make_regions(features, drawing.boxes / SIDE, shares, "drawn", "the image"))
+    texts = [caption(drawing) for drawing in made] * copies
+    tokenizer = train_on_documents([Document(text, Path("drawn"), 1) for text in texts], "wordpiece", 100, fit=True)
+    rows = LabeledRows(Path("drawn"), {}, texts, extra={"image": regions * copies})
+    return Data(tokenizer, VILBERT.template, rows=rows)

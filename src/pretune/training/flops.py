@@ -99,9 +99,14 @@ class Flops:
                 items[f"{prefix}matrices"] += 2 * sizes.matrices * own.sum()
                 items[f"{prefix}attention"] += sizes.attention(own)
         for bridge in backbone.bridges:
-            for prefix, own, other, part in (("", text, regions, bridge.text), ("region ", regions, text, bridge.regions)):
+            for prefix, own, other, part in (
+                ("", text, regions, bridge.text),
+                ("region ", regions, text, bridge.regions),
+            ):
                 sizes = self._sizes(part)
-                items[f"{prefix}matrices"] += 2 * (sizes.matrices - sizes.cross) * own.sum() + 2 * sizes.cross * other.sum()
+                items[f"{prefix}matrices"] += (
+                    2 * (sizes.matrices - sizes.cross) * own.sum() + 2 * sizes.cross * other.sum()
+                )
                 items["co-attention"] += 4 * sizes.cross_width * (own * other).sum()
         return items
 

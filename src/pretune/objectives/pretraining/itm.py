@@ -53,6 +53,7 @@ class ITM(ImageText):
     dropout: float = 0.1
 
     name: ClassVar[str] = "itm"
+    demonstration_sequences: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         check_positive_fractions(self.name, negative_rate=self.negative_rate)

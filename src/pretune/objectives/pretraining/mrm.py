@@ -14,7 +14,7 @@ from pretune.backbones.backbone import Backbone
 from pretune.backbones.two_streams import TwoStreamOutput, require_two_streams
 from pretune.objectives.objective import Loss
 from pretune.objectives.pretraining.image_text import ImageText
-from pretune.objectives.pretraining.masking import check_positive_fractions
+from pretune.objectives.pretraining.masking import check_positive_fractions, mask_counts
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.arrays import Array
@@ -22,6 +22,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.region_sequences import with_mean_features
 from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.spans import span_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 KEPT = 0.1  # the share of the chosen regions that keep their features
@@ -32,7 +33,7 @@ KEPT = 0.1  # the share of the chosen regions that keep their features
 class MRM(ImageText):
     """Masked region modeling: the class probabilities that a detector gave to a region are predicted without its features.
 
-    A share `mask_rate` of the regions is chosen; 90 % of them lose their features, and 10 % keep them. The loss is the
+    A share `mask_rate` of the regions of each image, at least one, is chosen; 90 % of them lose their features, and 10 % keep them. The loss is the
     Kullback-Leibler divergence from the predicted to the detector's probabilities.
     """
 
@@ -53,13 +54,13 @@ class MRM(ImageText):
                 "mrm needs the class probabilities of the detector for all images: the column cls_prob of a .tsv file, or "
                 "ID.classes.npy beside ID.npy; extract them too, or pretrain with mlm+itm"
             )
-        place = (sequences.index[regions.owner], regions.index_in_sequence)
-        chosen = (draws.uniform("region", *place) < self.mask_rate) & ~regions.columns["special"]
-        hidden = chosen & (draws.uniform("hide region", *place) >= KEPT)
+        at = choose_regions(regions, sequences.index, self.mask_rate, draws)
+        place = (sequences.index[regions.owner[at]], regions.index_in_sequence[at])
+        hidden = np.zeros(len(regions.ids), dtype=bool)
+        hidden[at] = draws.uniform("hide region", *place) >= KEPT
         regions.columns["features"][hidden] = 0.0
         # The image as a whole must not show what is hidden.
         with_mean_features(regions, hidden)
-        at = np.flatnonzero(chosen)
         sequences.targets[self.name] = (at, regions.columns["classes"][at])
         return sequences
 
@@ -91,3 +92,17 @@ class MRM(ImageText):
         """Return the most probable classes of the chosen regions as text, such as "region 2: class 7"."""
         pairs = zip(at, target.argmax(-1), strict=True)
         return ", ".join(f"region {place}: class {number}" for place, number in pairs)
+
+
+def choose_regions(regions: Sequences, index: Array, rate: float, draws: EpochRandom) -> Array:
+    """Return the sorted indices of about a share `rate` of the regions of each image, at least one of them.
+
+    `index` (images,) seeds the random choice for each image. The image as a whole is never chosen.
+    """
+    free = np.flatnonzero(~regions.columns["special"])
+    owner = regions.owner[free]
+    order = np.lexsort((draws.random_bits("region", index[owner], regions.index_in_sequence[free]), owner))
+    bounds = np.searchsorted(owner, np.arange(len(regions.lengths) + 1))
+    wanted = mask_counts(rate, np.diff(bounds))
+    chosen: Array = np.sort(free[order[span_indices(bounds[:-1], wanted)]])
+    return chosen
