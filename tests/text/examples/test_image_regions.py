@@ -85,7 +85,7 @@ def test_references_to_images_are_split() -> None:
     assert split_reference("a/b.tsv#c#d") == (Path("a/b.tsv"), "c#d")
     assert split_reference("a/b.npy") == (Path("a/b.npy"), None)
     for wrong in ("a.jpg", "a.tsv", "", "12"):
-        with pytest.raises(PretuneError, match="does not name the regions of an image; write FILE.tsv#ID or FILE.npy"):
+        with pytest.raises(PretuneError, match=r"does not name the regions of an image; write FILE.tsv#ID or FILE.npy"):
             split_reference(wrong)
 
 
@@ -133,9 +133,9 @@ def test_wrong_lines_are_named(tmp_path: Path, content: bytes, message: str) -> 
 
 def test_unknown_images_are_named_with_a_suggestion(tmp_path: Path) -> None:
     write_captions(tmp_path, 2)
-    with pytest.raises(PretuneError, match="captions-regions.tsv: no image '7'"):
+    with pytest.raises(PretuneError, match=r"captions-regions.tsv: no image '7'"):
         RegionFiles().read(f"{tmp_path}/captions-regions.tsv#7")
-    with pytest.raises(PretuneError, match="missing.tsv: cannot be read"):
+    with pytest.raises(PretuneError, match=r"missing.tsv: cannot be read"):
         RegionFiles().count(f"{tmp_path}/missing.tsv#7")
 
 

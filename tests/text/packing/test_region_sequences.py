@@ -65,5 +65,5 @@ def test_classes_are_only_there_if_all_images_have_them() -> None:
 
 def test_features_of_different_widths_are_refused(tmp_path: Path) -> None:
     made = RegionSequences.make([image(2), image(2, width=4)], length=9)
-    with pytest.raises(PretuneError, match="the features of a region are 4 numbers, and those of .* 3; extract"):
+    with pytest.raises(PretuneError, match=r"the features of a region are 4 numbers, and those of .* 3; extract"):
         made.take(np.array([0, 1]))
