@@ -5,18 +5,26 @@ from __future__ import annotations
 import base64
 import json
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from pretune.families.encoders.vilbert import VILBERT
-from pretune.objectives import Data
+from pretune.models.model import Model, Network
+from pretune.objectives import Data, JointObjective, Objective
+from pretune.packed import Batch
 from pretune.runtime.arrays import Array
+from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.image_regions import make_regions
 from pretune.text.examples.labeled import LabeledRows
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train_on_documents
 
 SIDE, CELL = 32, 16  # pixels of an image, and of a quarter of it
@@ -96,15 +104,15 @@ def caption(drawing: Drawing) -> str:
 
 
 def question(drawing: Drawing, rng: random.Random) -> tuple[str, str]:
-    """Return a question about the color of a shape in an image, and its answer."""
+    """Return a question about the color or the kind of a shape in an image, and its answer."""
     color, kind = CLASSES[rng.choice(drawing.classes)]
-    return f"what color is the {kind} ?", color
+    return rng.choice([("what color is it ?", color), ("what shape is it ?", kind)])
 
 
-def drawings(count: int, seed: int = 0) -> list[Drawing]:
-    """Return drawn images of two shapes each."""
+def drawings(count: int, seed: int = 0, shapes: int = 2) -> list[Drawing]:
+    """Return drawn images of some shapes each."""
     rng = random.Random(seed)
-    return [draw(rng) for _ in range(count)]
+    return [draw(rng, shapes) for _ in range(count)]
 
 
 def write_captions(folder: Path, count: int, seed: int = 0, npy: bool = False, name: str = "captions") -> Path:
@@ -124,12 +132,12 @@ def write_captions(folder: Path, count: int, seed: int = 0, npy: bool = False, n
 
 
 def write_questions(folder: Path, count: int, seed: int = 0, shuffled: bool = False, name: str = "questions") -> Path:
-    """Write images and a table with a question and the answers of three people for each, and return the table.
+    """Write images of one shape and a table with a question and the answers of three people for each; return the table.
 
     With `shuffled`, questions are about other images, so that only guessing is left.
     """
     rng = random.Random(seed + 1)
-    made, rows = drawings(count, seed), []
+    made, rows = drawings(count, seed, shapes=1), []
     (Path(folder) / f"{name}-regions.tsv").write_bytes(
         b"".join(tsv_line(str(number), drawing, classes=False) for number, drawing in enumerate(made))
     )
@@ -146,14 +154,53 @@ def write_rows(file: Path, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
-def image_text_data(count: int, copies: int = 1, seed: int = 0) -> Data:
+def image_text_data(number: int, copies: int = 1, seed: int = 0, shapes: int = 2) -> Data:
     """Return captions with images in memory, as the data of an objective; each image occurs `copies` times."""
     regions = []
-    made = drawings(count // copies, seed)
+    made = drawings(number // copies, seed, shapes)
     for drawing in made:
         features, shares = detect(drawing)
         regions.append(make_regions(features, drawing.boxes / SIDE, shares, "drawn", "the image"))
     texts = [caption(drawing) for drawing in made] * copies
-    tokenizer = train_on_documents([Document(text, Path("drawn"), 1) for text in texts], "wordpiece", 100, fit=True)
+    tokenizer = train_on_documents([Document(text, Path("drawn"), 1) for text in texts], "items", 64)
     rows = LabeledRows(Path("drawn"), {}, texts, extra={"image": regions * copies})
     return Data(tokenizer, VILBERT.template, rows=rows)
+
+
+# A network that learns what is drawn in seconds.
+SMALL: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 32, "v_feature_size": FEATURES, "v_target_size": len(CLASSES), "v_hidden_size": 32,
+    "v_num_hidden_layers": 1, "v_num_attention_heads": 2, "v_intermediate_size": 64, "bi_hidden_size": 32,
+    "bi_num_attention_heads": 2, "v_biattention_id": [0], "t_biattention_id": [1], "hidden_dropout_prob": 0.0,
+    "v_hidden_dropout_prob": 0.0, "initializer_range": 0.1,
+}  # fmt: skip
+
+
+def small_model(tokenizer: Tokenizer, objectives: Iterable[Objective]) -> Model:
+    """Return a small ViLBERT with random weights and the heads of objectives."""
+    config = VILBERT.read_config(SMALL)
+    torch.manual_seed(0)
+    model = Model(VILBERT, config, Network(VILBERT.build(config)), tokenizer)
+    model.add_heads(objectives)
+    return model
+
+
+def train(model: Model, joint: JointObjective, data: Data, steps: int, lr: float = 0.005) -> None:
+    """Train a model for some steps of 32 texts."""
+    model.root.train()
+    optimizer = torch.optim.Adam(model.root.parameters(), lr=lr)
+    for batch in islice(batches(joint, data), steps):
+        optimizer.zero_grad()
+        torch.autograd.backward(model.root(joint, batch).over(batch.counts))
+        optimizer.step()
+    model.root.eval()
+
+
+def batches(joint: JointObjective, data: Data, first: int = 0) -> Iterator[Batch]:
+    """Yield batches of 32 texts, epoch after epoch."""
+    for number in count(first):
+        draws = EpochRandom(0, number)
+        epoch = joint.arrange(data, Packing(32 * 16, 16, 32), draws)
+        for index in range(len(epoch)):
+            yield collate(joint.corrupt(epoch.pack(index), data.tokenizer, draws))
