@@ -1,16 +1,16 @@
 """Measure what a few labels give: pretune's default fine-tuning beside other ways, on 16 public labeled sets.
 
     python perf/few_labels.py pack DATA --data few_labels.xz
-    python perf/few_labels.py run --data few_labels.xz --models pretune-small-en MINILM --out results.csv [--jobs 8 --cores-per-job 2]
-    python perf/few_labels.py estimate results.csv --jobs 8 --minutes 25
-    python perf/few_labels.py table results.csv --page docs/measurements/few-labels.md
+    python perf/few_labels.py run --data few_labels.xz --models pretune-small-en MINILM [--minutes 20 --jobs 8 --cores-per-job 2]
+    python perf/few_labels.py estimate --jobs 8 --minutes 25
+    python perf/few_labels.py table --page docs/measurements/few-labels.md
 
 DATA is a folder with the official files; `pack` samples pools of training rows and fixed test rows into one small file.
-Each run trains one method on 25, 100 or 400 labels and adds a row to the results, with seconds, versions and machine; a run that
-fails adds a row with its error. Runs that are there already are skipped, so the command may be stopped and repeated, and the results
-of several machines accumulate in one file. Runs are ordered so that those of a prefix are balanced over sets, numbers of labels and
-models, and every method has run on the same rows; `--max-seconds` ends the command in time. Workers are pinned to their cores, so
-that their seconds are seconds on so many cores.
+Each run trains one method on 25, 100 or 400 labels and adds a row to docs/measurements/few-labels.csv (or to --out), with seconds,
+versions and machine; a run that fails adds a row with its error. Runs that are there already are skipped, so the command may be stopped
+and repeated, and the results of several machines accumulate in one file. Runs are ordered so that those of a prefix are balanced over
+sets, numbers of labels and models, and every method has run on the same rows; after `--minutes`, no further run is started. Workers are
+pinned to their cores, so that their seconds are seconds on so many cores.
 
 In parts on another machine, which has PyTorch, transformers, datasets, scikit-learn and sentence-transformers, but no package index:
 lay out the missing packages, the data and MiniLM in a folder that git ignores. If no more than 64 MiB travel at a time (the repository
@@ -31,7 +31,7 @@ call on the same machine, runs the following, with the results so far in .gpu-si
     cat .gpu-site/first/weights .gpu-site/second/weights > .gpu-site/minilm-l6-en/model.safetensors
     PYTHONPATH=src:.gpu-site/packages python perf/few_labels.py run --data .gpu-site/first/few_labels.xz --device cpu --jobs 8 \
         --cores-per-job 2 --models pretune-small-en .gpu-site/minilm-l6-en --methods ours embed+LR TF-IDF+LR SetFit Trainer majority \
-        --setfit-max-steps 400 --max-seconds 540 --out $OUT/few_labels.csv
+        --setfit-max-steps 400 --minutes 7 --out $OUT/few_labels.csv
 
 With `--device cuda`, all jobs share the GPU; `--jobs 16 --cores-per-job 1 --device cuda` suits a machine with 16 cores. Try both for a
 minute, look at what a method's import lacks in the column `error` (add it with `site`), and keep the one that finishes more.
@@ -61,7 +61,7 @@ from typing import Any, NamedTuple
 from common import machine
 from few_labels_data import SOURCES, TEST, LabeledSet, pack, unpack
 from few_labels_methods import LIBRARIES, METHODS, WITHOUT_MODEL, Trial, applies, score, without_labels
-from few_labels_results import add_row, read_rows
+from few_labels_results import RESULTS, add_row, read_rows
 
 SIZES = (25, 100, 400)
 
@@ -172,11 +172,8 @@ class Worker:
         self.timeout = options.timeout
         self.process: Any = None
 
-    def run(self, job: Job, remaining: float) -> dict[str, Any] | None:
-        """Return the result of a job, or the row of its failure if the process died or took too long.
-
-        Return None if it has not ended after the `remaining` seconds.
-        """
+    def run(self, job: Job) -> dict[str, Any]:
+        """Return the result of a job, or the row of its failure if the process died or took too long."""
         if self.process is None:
             context = multiprocessing.get_context("spawn")
             self.link, other = context.Pipe()
@@ -185,10 +182,8 @@ class Worker:
             other.close()
         self.link.send(job)
         try:
-            if self.link.poll(min(self.timeout, remaining)):
+            if self.link.poll(self.timeout):
                 return self.link.recv()
-            if remaining <= self.timeout:
-                return None
             error = f"took more than {self.timeout} seconds"
         except EOFError:
             self.process.join()
@@ -226,13 +221,12 @@ def run(options: argparse.Namespace) -> None:
     def serve(cores: list[int]) -> None:
         nonlocal finished
         worker = Worker(cores, options)
-        while (remaining := options.max_seconds - (time.monotonic() - start)) > 0:
+        while time.monotonic() - start < 60 * options.minutes:
             try:
                 job = todo.get_nowait()
             except queue.Empty:
                 break
-            if (line := worker.run(job, remaining)) is None:
-                break
+            line = worker.run(job)
             with lock:
                 add_row(options.out, line)
                 finished += 1
@@ -262,7 +256,7 @@ def main() -> None:
     one = verbs.add_parser("run")
     one.add_argument("--data", type=Path, required=True, help="the file that `pack` wrote")
     one.add_argument("--models", nargs="+", required=True, help="bundled models and folders in the Hugging Face layout")
-    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--out", type=Path, default=RESULTS, help="results to continue, by default %(default)s")
     one.add_argument("--sets", nargs="+", help=f"by default all: {', '.join(SOURCES)}")
     one.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     one.add_argument("--sizes", type=int, nargs="+", default=SIZES)
@@ -272,23 +266,18 @@ def main() -> None:
     one.add_argument("--cores-per-job", type=int, default=2)
     one.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     one.add_argument("--timeout", type=float, default=3600, help="seconds after which a run counts as failed")
-    one.add_argument(
-        "--max-seconds",
-        type=float,
-        default=float("inf"),
-        help="stop after so many seconds; what runs then is not counted",
-    )
+    one.add_argument("--minutes", type=float, default=float("inf"), help="start no further run after so many minutes")
     one.add_argument("--retry", action="store_true", help="repeat runs that failed")
     one.add_argument(
         "--setfit-max-steps", type=int, default=-1, help="limit SetFit's steps; its default takes hours for 400 labels"
     )
     guess = verbs.add_parser("estimate")
-    guess.add_argument("files", nargs="+", type=Path)
+    guess.add_argument("files", nargs="*", type=Path, default=[RESULTS])
     guess.add_argument("--jobs", type=int, default=8)
     guess.add_argument("--minutes", type=float, default=25)
     guess.add_argument("--speed", type=float, default=1.0, help="of a job there, as a multiple of that of the results")
     show = verbs.add_parser("table")
-    show.add_argument("files", nargs="+", type=Path)
+    show.add_argument("files", nargs="*", type=Path, default=[RESULTS])
     show.add_argument(
         "--page", type=Path, help="write the page there, with figures beside it, instead of printing tables"
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+RESULTS = Path(__file__).parents[1] / "docs" / "measurements" / "few-labels.csv"
 VERSIONS = ("python", "torch", "transformers", "tokenizers", "setfit")
 INTEGERS = ("n", "draw", "test_rows", "cores", "setfit_max_steps")
 NUMBERS = ("score", "majority", "seconds", "cpu_seconds", "predict_seconds")

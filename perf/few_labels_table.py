@@ -38,8 +38,8 @@ percent: mean ± standard deviation over draws. Texts are cut at 600 characters.
 {machines}
 
     python perf/few_labels.py pack DATA --data few_labels.xz
-    python perf/few_labels.py run --data few_labels.xz --models {models} --out results.csv
-    python perf/few_labels.py table results.csv --page docs/measurements/few-labels.md
+    python perf/few_labels.py run --data few_labels.xz --models {models}
+    python perf/few_labels.py table --page docs/measurements/few-labels.md
 
 A method is **within noise of the best** of a cell (a set, a model, a number of labels) if the mean of the paired differences to the best
 method over draws is not larger than their standard error times the 95 % quantile of Student's t. A run is **below the majority** if its score is lower

@@ -47,7 +47,15 @@ Row = Mapping[str, Any]
 
 QUIET = {"PRETUNE_PROGRESS": "none"}  # environment variables that silence progress bars
 BUNDLED = "pretune-small-en"
-OF_TIME = ("step", "seconds", "tokens_per_second", "mfu", "evaluation_seconds")  # metrics that are not compared
+OF_TIME = (
+    "step",
+    "seconds",
+    "tokens_per_second",
+    "mfu",
+    "evaluation_seconds",
+    "loading_seconds",
+    "compilation_seconds",
+)  # metrics that are not compared
 # Word in this checkout → word in earlier fingerprints: in keys of metrics and rows, in config.json, in objectives of presets.
 NEW_NAMES = {
     "final_mask_rate": "final_rate",

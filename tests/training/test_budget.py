@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from pretune.objectives.objective import Loss
+from pretune.training import loop
 from pretune.training.budget import Clock
+from pretune.training.cuda_graphs import CudaGraphs
 from pretune.training.loop import Training, train
 from pretune.training.metrics_log import METRICS, MetricsLog
 from pretune.training.optim.schedules import lr_factor
@@ -62,6 +65,64 @@ def test_evaluation_time_is_not_part_of_the_budget() -> None:
     last = train(training)
     assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
     assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, and at the end
+
+
+def compiled(first: float, monkeypatch: pytest.MonkeyPatch) -> Training:
+    """Return a training that alternates between two objectives, whose first batches take `first` more seconds each."""
+    monkeypatch.setattr(loop, "compile_once", lambda _: None)
+    training, time = make("mlm|lm", 1, None), FakeTime()
+    training.budget, training.now, training.compiled = Budget(seconds=20), time, True
+    seen = set()
+
+    def take(_: object, inputs: tuple[Any, ...]) -> None:
+        time.take(2.0)
+        if str(inputs[0]) not in seen:
+            seen.add(str(inputs[0]))
+            time.take(first)
+
+    training.root.register_forward_pre_hook(take)
+    return training
+
+
+@pytest.mark.parametrize("first", [0.0, 500.0])
+def test_compilation_is_not_part_of_the_budget_and_is_reported(first: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = train(compiled(first, monkeypatch))
+    assert last["compilation_seconds"] == pytest.approx(2 * (first + 2.0))  # the first batch of both streams
+    assert last["seconds"] == pytest.approx(20.0) and last["step"] == 6  # of two batches, 2 seconds each
+
+
+def test_steps_that_are_not_compiled_count_from_the_first() -> None:
+    assert "compilation_seconds" not in train(timed(step=2.0, budget=Budget(seconds=6)))
+
+
+def test_recording_of_cuda_graphs_is_compilation() -> None:
+    time = FakeTime()
+    clock = Clock(Budget(seconds=10), now=time)
+
+    class Recorder(CudaGraphs):
+        def record(self, *_: Any) -> Any:
+            time.take(50.0)
+            return SimpleNamespace(replay=lambda *_: time.take(2.0), trained=set())
+
+    graphs = Recorder(torch.nn.Linear(1, 1), torch.device("cpu"), lambda: clock.paused("compilation"), pool=None)
+    batch: Any = None
+    for stream in (0, 1, 0):
+        graphs.run(stream, batch, batch, {})
+    assert clock.elapsed() == pytest.approx(6.0) and clock.pauses == {"compilation": pytest.approx(100.0)}
+
+
+def test_loading_is_not_part_of_the_budget_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = timed(step=2.0, budget=Budget(seconds=5))
+    time: Any = training.now
+    training.loading_since = time() - 30.0
+    next_step = training.streams.next_step
+    slow = iter([70.0])  # the first step reads the data
+    monkeypatch.setattr(
+        training.streams, "next_step", lambda *given: (time.take(next(slow, 0.0)), next_step(*given))[1]
+    )
+    last = train(training)
+    assert last["loading_seconds"] == pytest.approx(100.0)
+    assert last["step"] == 3 and last["seconds"] == pytest.approx(6.0)
 
 
 def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:

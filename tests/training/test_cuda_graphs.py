@@ -23,7 +23,7 @@ from tests.support.tiny_models import read, tiny, tune
 class InPlaceGradients(CudaGraphs):
     """An execution without CUDA that keeps gradients in place, as zeros, like CUDA graphs."""
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    def __init__(self, model: Any, device: torch.device, _: object) -> None:
         super().__init__(model, device, pool=None)
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:

@@ -6,36 +6,44 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pretune.training.recipe_sections import Budget
 
 
 @dataclass
 class Clock:
-    """A counter of the steps, tokens, FLOPs, and seconds that a training run has used; evaluation time is separate."""
+    """A counter of the steps, tokens, FLOPs, and seconds that a training run has used.
+
+    The seconds of evaluations and of compilation are counted apart from those of training.
+    """
 
     budget: Budget
     used: dict[str, float] = field(default_factory=lambda: {"steps": 0.0, "tokens": 0.0, "flops": 0.0, "seconds": 0.0})
     now: Callable[[], float] = time.monotonic
-    evaluation: float = 0.0  # seconds spent on evaluation since the start of this process
+    pauses: dict[str, float] = field(default_factory=dict)  # their seconds since the start of this process, by purpose
 
     def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start to measure the training time, after all that comes before the first step."""
         self._zero = self.now() - self.used["seconds"]  # when an uninterrupted training would have started
 
     def elapsed(self) -> float:
-        """Return the training time so far in seconds, not counting the time that evaluations took."""
+        """Return the training time so far in seconds, not counting the time of pauses."""
         return self.now() - self._zero
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Return a context manager that stops the training clock; the time in its block counts as evaluation."""
+    def paused(self, purpose: Literal["evaluation", "compilation"]) -> Iterator[None]:
+        """Return a context manager that stops the training clock; the time in its block is added to `pauses[purpose]`."""
         started = self.now()
         try:
             yield
         finally:
             duration = self.now() - started
             self._zero += duration
-            self.evaluation += duration
+            self.pauses[purpose] = self.pauses.get(purpose, 0.0) + duration
 
     def add(self, tokens: float, flops: float, seconds: float) -> None:
         """Count one step of `tokens` tokens and `flops` FLOPs; `seconds` is the total training time so far."""

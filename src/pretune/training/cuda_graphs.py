@@ -7,7 +7,7 @@ change from step to step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,7 @@ class CudaGraphs:
 
     model: nn.Module
     device: torch.device
+    compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while a graph is recorded
     pool: Any = field(default_factory=torch.cuda.graph_pool_handle)  # shared: the graphs run one after the other
     replays_update: bool = False  # record the update too, not only the forward and backward passes
     recordings: dict[int, Recording] = field(default_factory=dict)
@@ -74,7 +75,8 @@ class CudaGraphs:
         divided by its number of targets, `totals[term]`.
         """
         if stream not in self.recordings:
-            self.recordings[stream] = self.record(joint, batch, totals)
+            with self.compiling():  # the first run of a compiled model compiles it
+                self.recordings[stream] = self.record(joint, batch, totals)
             self.untrained.clear()  # the new stream may train parameters that had no gradient before
         self.taken.add(stream)
         return self.recordings[stream].replay(batch, totals)
@@ -149,7 +151,7 @@ class CudaGraphs:
         recorded = self.updates[streams]
         if recorded is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
+            with self.compiling(), torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
                 norm = function()
             recorded = self.updates[streams] = graph, norm
         graph, norm = recorded

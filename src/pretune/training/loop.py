@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -76,6 +77,7 @@ class Training:
     recurrent_states: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
     restore_state: Callable[[dict[str, Tensor]], Any] | None = None
     now: Callable[[], float] = time.monotonic  # the time in seconds
+    loading_since: float | None = None  # when the loading of the model and the data began, by `now`
     callbacks: Sequence[Callback] = ()  # of the user
 
 
@@ -117,11 +119,15 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         callback.on_start(t)
     if checkpoint:
         checkpointing.restore_all(*checkpoint)
-    execution = prepare_execution(t, model, optimizers)
+    execution = prepare_execution(t, model, optimizers, clock)
     callbacks = [StopDropout(t, execution), *callbacks, checkpointing]
     flops, parameters = Flops(t.root), list(t.root.parameters())
     if t.evaluate and t.evaluate_first and not clock.used["steps"]:
         log.write_evaluation(evaluate(t, clock))
+    if not clock.spent:
+        feed.load_first()
+    clock.start()
+    loading = {} if t.loading_since is None else {"loading_seconds": t.now() - t.loading_since}
 
     with feed, opened(callback.running() for callback in callbacks):
         while not clock.spent and not any(callback.finished for callback in callbacks):
@@ -165,7 +171,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         results |= callback.on_end()
     if any(map(is_sharded, parameters)):
         unshard_model(t.root)
-    return results | ({"evaluation_seconds": clock.evaluation} if t.evaluate else {})
+    return results | loading | {f"{purpose}_seconds": seconds for purpose, seconds in clock.pauses.items()}
 
 
 def make_callbacks(t: Training, clock: Clock, log: MetricsLog, terms: list[str]) -> list[Callback]:
@@ -219,16 +225,21 @@ class Eager:
     model: nn.Module
     device: torch.device
     world: World
+    compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for the first batch of each stream
+    compiled: set[int] = field(default_factory=set)  # streams that have had a batch
 
     def run(self, stream: int, joint: JointObjective, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Run the forward and backward pass of a batch for the objectives `joint`; `stream` is ignored.
+        """Run the forward and backward pass of a batch for the objectives `joint`, which comes from the data stream `stream`.
 
         Return the loss terms, and the sum of these terms, each divided by its number of targets, `totals[term]`.
         """
-        loss = self.model(joint, batch.to(self.device))
-        # Replicas average their gradients, but the loss is a sum over all of them.
-        objective = loss.over(totals) * self.world.size
-        objective.backward()
+        # A compiled model is compiled when it sees the first batch of a stream, whose shapes are those of all its batches.
+        with nullcontext() if stream in self.compiled else self.compiling():
+            loss = self.model(joint, batch.to(self.device))
+            # Replicas average their gradients, but the loss is a sum over all of them.
+            objective = loss.over(totals) * self.world.size
+            objective.backward()
+        self.compiled.add(stream)
         return loss, objective.detach()
 
     def update(self, function: Callable[[], Tensor]) -> Tensor:
@@ -239,18 +250,32 @@ class Eager:
         """Do nothing: without CUDA graphs, there are no recordings to discard."""
 
 
-def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | CudaGraphs:
+def prepare_execution(
+    t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer], clock: Clock
+) -> Eager | CudaGraphs:
     """Compile the model if the settings in `t` require it; return an executor of steps, with or without CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, TransformerLayer)):
         layer.recompute = t.gradient_checkpointing
     if t.compiled:
         compile_once(model)
+    compiling = partial(paused_for_compilation, t.device, clock)
     if not t.cuda_graphs:
-        return Eager(model, t.device, t.world)
-    graphs = CudaGraphs(model, t.device)
+        return Eager(model, t.device, t.world, compiling if t.compiled else nullcontext)
+    graphs = CudaGraphs(model, t.device, compiling)
     # The spike guard looks at a step before the update, on the host; without it the update can be replayed too.
     graphs.replays_update = not t.monitor.spike_threshold and make_capturable(optimizers)
     return graphs
+
+
+@contextmanager
+def paused_for_compilation(device: torch.device, clock: Clock) -> Iterator[None]:
+    """Return a context manager that stops the training clock while steps are compiled or recorded."""
+    # A GPU works through its queue: it has to end the steps before, and the warmup runs in the block.
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
+    synchronize(device)
+    with clock.paused("compilation"):
+        yield
+        synchronize(device)
 
 
 def compile_once(model: nn.Module) -> None:
@@ -349,7 +374,7 @@ def evaluate(t: Training, clock: Clock) -> dict[str, float]:
     """Evaluate the model of the training `t` with the training clock paused, and return the metrics."""
     assert t.evaluate is not None
     sharded = any(map(is_sharded, t.root.parameters()))
-    with clock.paused():
+    with clock.paused("evaluation"):
         metrics = t.evaluate()
         t.root.train()
         if sharded:

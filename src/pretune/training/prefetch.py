@@ -52,6 +52,11 @@ class Prefetcher:
         self._record(clock)
         return step
 
+    def load_first(self) -> None:
+        """Build the batches of the first training step, for which the data of an epoch are read and arranged."""
+        self.prefetched = Future()
+        self.prefetched.set_result(self._make())
+
     def prefetch_next(self) -> None:
         """Start to build the batches of the next training step in the thread; without a thread, do nothing."""
         if self.thread is not None:

@@ -67,7 +67,8 @@ class Budget(TrainingSection):
     tokens: float | None = _key(POSITIVE, "Maximum number of training tokens.")
     flops: float | None = _key(POSITIVE, "Maximum number of floating-point operations of training.")
     seconds: float | None = _key(
-        POSITIVE, "Maximum training time in seconds, checked after each step; evaluation is not counted."
+        POSITIVE,
+        "Maximum training time in seconds, checked after each step; loading, compilation and evaluation are not counted.",
     )
 
     def check(self) -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pretune import LoadedModel
 
 ENVIRONMENT = "environment.json"
-COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results shown last
+SECONDS = ("loading_seconds", "compilation_seconds", "evaluation_seconds")
+COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr", *SECONDS)  # results shown last
 
 
 class Run(ModelHandle):

@@ -12,7 +12,7 @@ smart(1)          predictions that are smooth and change slowly, by two regulari
 gradual+reset(1)  several together
 features          freeze the backbone; fit the head by logistic or ridge regression instead of gradient descent
 contrastive       tune the encoder by supervised contrastive learning, then fit the head as `features` does (Tunstall et al., 2022)
-auto              compare several by cross-validation (see pretune.training.jobs.strategy_search)
+auto              compare several by cross-validation (see pretune.training.jobs.strategies)
 
 The learning rate of each layer is set by the optimizer's layer_decay.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -55,6 +56,7 @@ def pretrain(
     before training. With `require_held_out`, it is an error if there is too little text to hold some out for
     evaluation.
     """
+    began = time.monotonic()
     mixture = parse_objective(plan.objective)
     parse_objective_schedule(plan.batch.objective_schedule or (), mixture)  # errors before data are read
     if plan.back_translation is not None:
@@ -73,6 +75,7 @@ def pretrain(
         model, learned, corpora, training = prepare_training(
             plan, store, mixture, rows, world, device, transform, require_held_out
         )
+    training.loading_since = began
     last = train_run(training, resuming, plan.deterministic)
     for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
         del model.root.heads[name]  # used only in training

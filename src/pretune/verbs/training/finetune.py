@@ -201,7 +201,7 @@ def finetune(
     from pretune.training.jobs.multitask import finetune_tasks, read_tasks
     from pretune.training.jobs.self_training import self_train
     from pretune.training.jobs.several_seeds import finetune_seeds
-    from pretune.training.jobs.strategy_search import auto_obstacle, compare_strategies, explain_full
+    from pretune.training.jobs.strategies.search import auto_obstacle, compare_strategies, explain_full
     from pretune.training.run_folder import check_same_recipe
     from pretune.verbs.shared_inputs import (
         as_path_list,

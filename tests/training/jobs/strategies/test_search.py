@@ -17,9 +17,11 @@ from pretune.inference.predict import Predictor, load_task_model
 from pretune.objectives.tasks.bag_of_words import BAG_FILE
 from pretune.text.examples.labeled import LabeledRows, read_labeled
 from pretune.text.examples.splits import assign_folds
-from pretune.training.jobs import strategy_search
 from pretune.training.jobs.finetuning import DEV_PREDICTIONS, resolve_finetuning
-from pretune.training.jobs.strategy_search import Calibration, auto_obstacle, with_features
+from pretune.training.jobs.strategies import search as strategy_search
+from pretune.training.jobs.strategies import trained_encoders
+from pretune.training.jobs.strategies.comparison import Attempt, Candidate, Comparison
+from pretune.training.jobs.strategies.search import auto_obstacle
 from tests.support.one_word_task import start
 
 
@@ -84,10 +86,10 @@ def test_noise_stays_at_chance_and_is_called_so(tmp_path: Path, capsys: pytest.C
 @pytest.mark.not_fast
 def test_strategies_that_train_are_compared_and_killed_searches_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(strategy_search, "PERFECT", 2.0)
-    monkeypatch.setattr(strategy_search, "STEPS", {"normal": (4, 4), "thorough": (4, 4)})
+    monkeypatch.setattr(trained_encoders, "STEPS", {"normal": (4, 4), "thorough": (4, 4)})
     train = write(tmp_path / "train.csv", one_word_rows(64))
     trained: list[str] = []
-    finetune = strategy_search.finetune
+    finetune = trained_encoders.finetune
 
     def killed(job: Any, data: Any, resume: bool = False) -> Any:
         if len(trained) == 2 and "killed" not in trained:
@@ -96,7 +98,7 @@ def test_strategies_that_train_are_compared_and_killed_searches_resume(tmp_path:
         trained.append(job.out.name)
         return finetune(job, data, resume)
 
-    monkeypatch.setattr(strategy_search, "finetune", killed)
+    monkeypatch.setattr(trained_encoders, "finetune", killed)
     with pytest.raises(MemoryError):
         search(train, tmp_path / "run", effort="normal")
     run = search(train, tmp_path / "run", effort="normal", resume=True)
@@ -121,14 +123,14 @@ def test_an_interrupt_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.not_fast
 def test_a_training_that_diverges_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     monkeypatch.setattr(strategy_search, "PERFECT", 2.0)
-    finetune = strategy_search.finetune
+    finetune = trained_encoders.finetune
 
     def diverging(job: Any, data: Any, resume: bool = False) -> Any:
         if job.strategy == "contrastive":
             raise PretuneError("the loss is not a number")
         return finetune(job, data, resume)
 
-    monkeypatch.setattr(strategy_search, "finetune", diverging)
+    monkeypatch.setattr(trained_encoders, "finetune", diverging)
     run = search(write(tmp_path / "train.csv", one_word_rows(40)), tmp_path / "run", effort="normal")
     assert run.results["failed"] == ["contrastive tuning"] and "contrastive tuning failed" in capsys.readouterr().err
     assert len(run.results["tried"]) == 2 and run.results["dev/accuracy"] >= 0.95
@@ -235,37 +237,15 @@ def test_folds_keep_duplicates_together() -> None:
     assert all(len({int(folds[i]) for i in range(40) if texts[i] == text}) == 1 for text in set(texts))
 
 
-def test_expressions() -> None:
-    assert with_features("regress", "layers(2,4)", "mean") == "regress(pooling=mean) on layers(2,4)"
-    assert with_features("classify(pooling=max)", "last", "mean") == "classify(pooling=max) on last"
-
-
-def test_calibration() -> None:
-    half, shares = np.array([[0.5, 0.5]]), np.array([0.9, 0.1])
-    np.testing.assert_allclose(Calibration(3.0).apply(half, shares, "classes"), half)
-    np.testing.assert_allclose(Calibration().apply(np.array([[0.8, 0.3]]), shares, "labels"), [[0.8, 0.3]], atol=1e-6)
-    np.testing.assert_allclose(Calibration(0.0, 1.0).apply(np.array([[0.1, 0.9]]), shares, "classes"), [shares])
-
-
-@pytest.mark.parametrize(("first", "pulled"), [(13, False), (20, True)])
-def test_predictions_are_pulled_toward_a_majority_only_if_it_is_a_clear_one(first: int, pulled: bool) -> None:
-    """13 of 25 rows of one class are an accident, 20 are not; the predictions say nothing."""
-    random = np.random.default_rng(0)
-    targets = np.array([0] * first + [1] * (25 - first))
-    right = random.uniform(0.1, 0.9, 25)
-    comparison: Any = strategy_search.Comparison(None, None, np.arange(25) % 5, targets, "classes", 2, None)  # type: ignore[arg-type]
-    assert bool(strategy_search.calibrate(comparison, np.stack([right, 1 - right], 1)).pull) == pulled
-
-
 @pytest.mark.parametrize(("gap", "winner"), [(0.002, "network"), (0.5, "words")])
 def test_a_bag_of_words_wins_only_if_it_is_clearly_better(gap: float, winner: str) -> None:
     noise = np.random.default_rng(0).uniform(0.3, 0.4, 30)
     targets = np.zeros(30, dtype=int)
-    comparison: Any = strategy_search.Comparison(None, None, targets, targets, "classes", 2, None)  # type: ignore[arg-type]
+    comparison: Any = Comparison(None, None, targets, targets, "classes", 2, None)  # type: ignore[arg-type]
 
-    def attempt(share: float, sure: Any) -> strategy_search.Attempt:
-        candidate = strategy_search.Candidate("frozen features", "classify", "features")
-        found = strategy_search.Attempt(candidate, np.stack([sure, 1 - sure], 1), 0.0, share=share)
+    def attempt(share: float, sure: Any) -> Attempt:
+        candidate = Candidate("frozen features", "classify", "features")
+        found = Attempt(candidate, np.stack([sure, 1 - sure], 1), 0.0, share=share)
         found.loss = float(comparison.losses(found.predicted).mean())
         return found
 
