@@ -18,12 +18,13 @@ from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.query_key_layout import cross_layout, self_layout
 from pretune.nn.blocks import TransformerLayer
 from pretune.nn.embedding.positional_encoding import LearnedPositions
-from pretune.nn.embedding.region_embedding import WHOLE_IMAGE, RegionEmbedding
+from pretune.nn.embedding.region_embedding import RegionEmbedding
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.pooling import pool
 from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
+from pretune.text.examples.image_regions import WHOLE_IMAGE
 
 
 @dataclass

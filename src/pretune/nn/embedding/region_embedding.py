@@ -11,13 +11,7 @@ from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 
-WHOLE_IMAGE = (
-    0.0,
-    0.0,
-    1.0,
-    1.0,
-    1.0,
-)  # a location: x1, y1, x2, y2 as fractions of the image, and the share of its area
+LOCATION = 5  # x1, y1, x2, y2 as fractions of the image, and the share of its area
 
 
 class RegionEmbedding(nn.Module):
@@ -26,7 +20,7 @@ class RegionEmbedding(nn.Module):
     def __init__(self, features: int, width: int, *, eps: float, dropout: float = 0.0) -> None:
         """Build the embedding of regions with `features` numbers from a detector each."""
         super().__init__()
-        self.features, self.location = Linear(features, width), Linear(len(WHOLE_IMAGE), width)
+        self.features, self.location = Linear(features, width), Linear(LOCATION, width)
         self.norm, self.dropout = LayerNorm(width, eps), Dropout(dropout)
         self.compute = torch.float32  # the dtype of all computations that follow
 

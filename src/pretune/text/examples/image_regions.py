@@ -32,6 +32,7 @@ IMAGE_COLUMNS = ("image", "image_file", "image_path", "img", "image_id", "img_id
 # The usual names of columns, besides those of any text and label.
 USUAL_COLUMNS = {"text": ("caption", "question"), "label": ("answers", "answer")}
 TSV_COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features", "cls_prob")
+WHOLE_IMAGE = (0.0, 0.0, 1.0, 1.0, 1.0)  # the location of an image as a whole
 MAX_LINE = 1 << 28  # bytes of a line of a .tsv file
 MAX_REGIONS = 10_000  # of an image
 OUTSIDE = 0.01  # how far a box may reach beyond the image, as a fraction of its size; it is then clipped

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pretune.nn.embedding.region_embedding import WHOLE_IMAGE
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.image_regions import ImageRegions, RegionFiles
+from pretune.text.examples.image_regions import WHOLE_IMAGE, ImageRegions, RegionFiles
 from pretune.text.packing.sequences import Sequences
 from pretune.text.spans import span_indices
 
