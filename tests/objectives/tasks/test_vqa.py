@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,16 @@ def test_answers_are_parsed() -> None:
     vqa = [{"answer": "Yes", "answer_id": 1}, {"answer": "no", "answer_id": 2}]
     assert parse_answers(vqa) == ("yes", "no") and parse_answers(["Two", "two", None]) == ("two", "two")
     assert parse_answers("red; Dark Red ;") == ("red", "dark red") and parse_answers(2) == ("2",)
-    for empty in ([], "", " ; ", None, [{}]):
+    cells: list[Any] = [[], "", " ; ", None, [{}]]
+    for empty in cells:
         with pytest.raises(ValueError, match="no"):
             parse_answers(empty)
 
 
-def rows_of(answers: list[tuple[str, ...]], tmp_path: Path) -> LabeledRows:
+def rows_of(answers: Sequence[tuple[str, ...]], tmp_path: Path) -> LabeledRows:
     file = write_questions(tmp_path, len(answers))
     rows = VQA().read(file, {})
-    return replace(rows, labels=answers)
+    return replace(rows, labels=[*answers])
 
 
 def test_targets_are_the_accuracies_of_known_answers(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_targets_are_the_accuracies_of_known_answers(tmp_path: Path) -> None:
     at, target = noisy.targets["vqa"]
     wanted = [[0, 1 / 3, 2 / 3], [1, 0, 0], [0, 1, 1 / 3], [1, 0, 0]]
     assert at.tolist() == [0, 1, 2, 3]
-    np.testing.assert_allclose(target, wanted, atol=1e-6)
+    np.testing.assert_allclose(target, np.array(wanted), atol=1e-6)
     assert task.describe_target(at[:1], target[:1], noisy.ids, str) == "pink 0.33, red 0.67"
     assert VQA(min_count=2).fit(data.rows).labels == ("2", "pink", "red")
     with pytest.raises(PretuneError, match="0 of 3 answers occur in min_count=5 or more questions; lower min_count"):
@@ -107,7 +109,7 @@ def test_padded_shapes_give_the_same_loss(tmp_path: Path) -> None:
     losses = []
     for batch in (collate(sequences), collate(sequences, capacity)):
         loss = task.loss(model.root.heads["vqa"], model.backbone, batch)
-        loss.sums["vqa"].backward()
+        torch.autograd.backward(loss.sums["vqa"])
         gradient = model.backbone.embed_regions.features.weight.grad.clone()
         model.root.zero_grad()
         losses.append((loss.sums["vqa"].detach(), gradient))
