@@ -11,7 +11,7 @@ or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-s
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
 
     python perf/record.py unpack .gpu-site/parts HOME
-    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml, detached from the call
+    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml (--plan), detached from the call
     python perf/record.py follow HOME --minutes 9 --out $OUT   # in each further call: copies results and models there
 
 `start` begins where the last one ended: a row of results.jsonl is never computed again, and pretraining continues from its checkpoint.

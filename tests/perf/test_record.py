@@ -233,6 +233,7 @@ def write_tasks(folder: Path) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.timeout(900)
 def test_a_toy_record_from_corpus_to_page(perf: Any, tmp_path: Path) -> None:
     corpus = tmp_path / "wikipedia_toy.jsonl.xz"
     lines = "".join(json.dumps({"text": text, "source": "toy"}) + "\n" for text in english_documents()[:20])
