@@ -298,6 +298,7 @@ def main(words: list[str] | None = None) -> None:
     found.add_argument("results", nargs="*", type=Path)
     found.add_argument("--out", type=Path, default=HERE.parent / "docs" / "record.md")
     found.add_argument("--plan", type=Path, default=PLAN)
+    found.add_argument("--pilots", type=Path, default=HERE / "record_pilots.yaml", help="plan of the pilots")
     found = verbs.add_parser("table")
     found.add_argument("results", nargs="+", type=Path)
     found.add_argument("--plan", type=Path, default=PLAN)
@@ -340,7 +341,7 @@ def main(words: list[str] | None = None) -> None:
         case "table":
             print(score_table(given.results, read_plan(given.plan)))
         case "page":
-            write_page(given.results, read_plan(given.plan), given.out)
+            write_page(given.results, read_plan(given.plan), read_plan(given.pilots), given.out)
 
 
 if __name__ == "__main__":

@@ -168,19 +168,12 @@ def pilots_section(rows: Rows, plan: Plan) -> str:
         ]
         lines.append(line([*cells, number(rows.get(f"vectors-{key}", {}).get("score"), "{:.1f}")]))
     shared = plan.at_once.get("pretrain", 1)
-    changes = [
-        f"- `{name}`: {'the preset' if not keys else f'`{json.dumps(keys)}`'}" for name, keys in plan.pilots.items()
-    ]
-    text = (
-        f"Up to {shared} pilots share the GPU, so that their seconds are not those of the GPU alone."
-        if shared > 1
-        else ""
-    )
-    return (
-        "## Pilots\n\n"
-        + f"Successive halving; the mean decides who goes on. {text}\n\n"
-        + "\n".join([*lines, "", *changes])
-    )
+    overrides = {row["pilot"]: row["overrides"] for _, row in found}
+    changes = [f"- `{name}`: {f'`{json.dumps(keys)}`' if keys else 'the preset'}" for name, keys in overrides.items()]
+    text = "Successive halving; the mean decides who goes on."
+    if shared > 1:
+        text += f" Up to {shared} pilots share the GPU, so that their seconds are not those of the GPU alone."
+    return "\n\n".join(["## Pilots", text, "\n".join(lines), "\n".join(changes)])
 
 
 def package_section(rows: Rows, plan: Plan) -> str:
