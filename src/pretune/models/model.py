@@ -147,6 +147,8 @@ class Model:
 
         The message names the model as `where`, and ends with `advice`.
         """
+        if not self.untrained:
+            return
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:
