@@ -11,7 +11,7 @@ or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-s
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
 
     python perf/record.py unpack .gpu-site/parts HOME
-    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml, detached from the call
+    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml (--plan), detached from the call
     python perf/record.py follow HOME --minutes 9 --out $OUT   # in each further call: copies results and models there
 
 `start` begins where the last one ended: a row of results.jsonl is never computed again, and pretraining continues from its checkpoint.
@@ -298,6 +298,7 @@ def main(words: list[str] | None = None) -> None:
     found.add_argument("results", nargs="*", type=Path)
     found.add_argument("--out", type=Path, default=HERE.parent / "docs" / "record.md")
     found.add_argument("--plan", type=Path, default=PLAN)
+    found.add_argument("--pilots", type=Path, default=HERE / "record_pilots.yaml", help="plan of the pilots")
     found = verbs.add_parser("table")
     found.add_argument("results", nargs="+", type=Path)
     found.add_argument("--plan", type=Path, default=PLAN)
@@ -340,7 +341,7 @@ def main(words: list[str] | None = None) -> None:
         case "table":
             print(score_table(given.results, read_plan(given.plan)))
         case "page":
-            write_page(given.results, read_plan(given.plan), given.out)
+            write_page(given.results, read_plan(given.plan), read_plan(given.pilots), given.out)
 
 
 if __name__ == "__main__":

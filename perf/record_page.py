@@ -5,6 +5,7 @@ What has no row yet is named as not measured.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -39,15 +40,18 @@ EARLIER = """\
 """
 
 
-def write_page(results: Sequence[Path], plan: Plan, out: Path) -> None:
-    """Write the page from some results files, of which the last row with a key counts, and the learning curve beside it."""
+def write_page(results: Sequence[Path], plan: Plan, pilots: Plan, out: Path) -> None:
+    """Write the page from some results files, of which the last row with a key counts, and the learning curve beside it.
+
+    `plan` is that of the full run, `pilots` that of the pilots.
+    """
     rows: Rows = {}
     for file in results:
         rows |= read_rows(file)
     curve = out.with_name("record.svg")
     drawn = draw_curve(rows, curve)
     sections = [INTRODUCTION, record_section(rows, plan), curve_section(rows, curve.name if drawn else None)]
-    sections += [pilots_section(rows, plan), package_section(rows, plan), missing_section(rows, plan), REPEAT]
+    sections += [pilots_section(rows, pilots), package_section(rows, plan), missing_section(rows, plan), REPEAT]
     sections.append("## Earlier runs\n" + EARLIER_TEXT + EARLIER)
     out.write_text("\n\n".join(section.strip() for section in sections) + "\n", encoding="utf-8")
     print(f"{out}: {len(rows)} results")
@@ -164,17 +168,12 @@ def pilots_section(rows: Rows, plan: Plan) -> str:
         ]
         lines.append(line([*cells, number(rows.get(f"vectors-{key}", {}).get("score"), "{:.1f}")]))
     shared = plan.at_once.get("pretrain", 1)
-    changes = [f"- `{name}`: {'the preset' if not keys else f'`{dict(keys)}`'}" for name, keys in plan.pilots.items()]
-    text = (
-        f"Up to {shared} pilots share the GPU, so that their seconds are not those of the GPU alone."
-        if shared > 1
-        else ""
-    )
-    return (
-        "## Pilots\n\n"
-        + f"Successive halving; the mean decides who goes on. {text}\n\n"
-        + "\n".join([*lines, "", *changes])
-    )
+    overrides = {row["pilot"]: row["overrides"] for _, row in found}
+    changes = [f"- `{name}`: {f'`{json.dumps(keys)}`' if keys else 'the preset'}" for name, keys in overrides.items()]
+    text = "Successive halving; the mean decides who goes on."
+    if shared > 1:
+        text += f" Up to {shared} pilots share the GPU, so that their seconds are not those of the GPU alone."
+    return "\n\n".join(["## Pilots", text, "\n".join(lines), "\n".join(changes)])
 
 
 def package_section(rows: Rows, plan: Plan) -> str:
