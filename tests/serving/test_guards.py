@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,26 @@ def test_a_port_in_use_is_an_error() -> None:
             bind_socket("127.0.0.1", bound.getsockname()[1])
     with pytest.raises(PretuneError, match="choose another --port"):
         bind_socket("127.0.0.1", 99_999)
+
+
+def test_responses_are_sent_at_once() -> None:
+    """Nagle's algorithm would hold back the body of a response, which follows its headers, for 40 ms."""
+
+    async def accept() -> int:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def look(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            accepted.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bind_socket("127.0.0.1", 0) as bound:
+            async with await asyncio.start_server(look, sock=bound):
+                _, writer = await asyncio.open_connection(*bound.getsockname())
+                writer.close()
+                return await accepted
+
+    assert asyncio.run(accept()) != 0
 
 
 def test_models_have_names(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from pretune.objectives import parse_objective
 from pretune.serving.app import create_app
 from pretune.serving.limits import ServingLimits
 from pretune.serving.model_registry import ModelRegistry
-from pretune.serving.server import http_server
+from pretune.serving.server import bind_socket, http_server
 from tests.support.tiny_models import random_model, small_tokenizer
 
 TASKS = {
@@ -105,7 +104,7 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """Run a server on a free port while the block runs; the options are those of `create_app`."""
     started: dict[str, Any] = {}
-    bound = socket.create_server(("127.0.0.1", 0))
+    bound = bind_socket("127.0.0.1", 0)
 
     async def run() -> None:
         registry = ModelRegistry(

@@ -197,9 +197,10 @@ def write_qat_graph(
     about as much as fake quantization changes the outputs, because values between two quantization steps may be rounded
     either way. `draft` is the path of a temporary file.
     """
-    plain = padded_model.model_outputs(model, scorer)
+    names = onnx_export.graph_output_names(model, scorer)
+    plain = padded_model.model_outputs(model, scorer, names)
     set_input_ranges(model.backbone, ranges)
-    trained = padded_model.model_outputs(model, scorer)
+    trained = padded_model.model_outputs(model, scorer, names)
     onnx_export.write_graph(model, draft, scorer, check=False)
     quantize_graph_learned(draft, out)
     for (name, before), (_, after), found in zip(

@@ -34,6 +34,7 @@ from pretune.objectives.tasks.regress import Regress
 from pretune.objectives.tasks.tag import Tag
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.progress import ProgressBar
 
 CPU = torch.device("cpu")
@@ -123,6 +124,8 @@ def runtime_method(name: str, model: Model, task: Task | None, folder: Path) -> 
     """Return the method that runs the exported graph in a folder with ONNX Runtime: in padded batches of 32 texts."""
     session, tokenizer = open_session(folder / GRAPH), Tokenizer.from_file(str(folder / "tokenizer.json"))
     names = {entry.name for entry in session.get_inputs()}
+    options = import_optional("onnxruntime", "running an ONNX graph").RunOptions()
+    options.only_execute_path_to_fetches = True
     tokenizer.enable_truncation(longest(model))
     tokenizer.enable_padding()
 
@@ -135,7 +138,7 @@ def runtime_method(name: str, model: Model, task: Task | None, folder: Path) -> 
                 MASK: np.array([row.attention_mask for row in rows]),
                 SEGMENTS: np.array([row.type_ids for row in rows]),
             }
-            (made,) = session.run([STATES if task is None else LOGITS], {key: feed[key] for key in names})
+            (made,) = session.run([STATES if task is None else LOGITS], {key: feed[key] for key in names}, options)
             found += per_text(made, feed[MASK], task)
         return found
 

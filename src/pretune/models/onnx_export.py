@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 from torch.onnx import symbolic_helper
 
-from pretune.backbones.onnx_runtime import ENGINE, GRAPH, INPUTS, LOGITS, MOBILE_GRAPH, STATES, open_session
+from pretune.backbones.onnx_runtime import (
+    ENGINE,
+    GRAPH,
+    INPUTS,
+    LOGITS,
+    MOBILE_GRAPH,
+    STATES,
+    TOKEN_STATES,
+    open_session,
+)
 from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.model import Model
 from pretune.models.padded_model import (
@@ -28,6 +37,7 @@ from pretune.models.padded_model import (
     model_outputs,
     output_names,
     synthetic_inputs,
+    token_states,
 )
 from pretune.models.saving import describe_model, save_bag_of_words
 from pretune.models.weight_files import HEAD_FILE
@@ -67,8 +77,9 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     """
     check_exportable(model, "an ONNX graph")
     import_optional("onnx", "the export to ONNX")  # torch.onnx.export imports it, with an error of its own
-    module = PaddedModel(model, scorer).cpu().eval()
+    module = PaddedModel(model, scorer, graph_output_names(model, scorer)).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
+    axes |= {name: {0: "rows"} for name in TOKEN_STATES.values()}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}
     sizes = model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +93,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
                 synthetic_inputs([5, 3], *sizes),
                 str(draft),
                 input_names=list(INPUTS),
-                output_names=output_names(scorer),
+                output_names=module.outputs,
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,
@@ -100,6 +111,11 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     finally:
         EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)
+
+
+def graph_output_names(model: Model, scorer: Scorer | None) -> list[str]:
+    """Return the names of the outputs of a model's graph: those of every export, and the token states that heads read."""
+    return [*output_names(scorer), *token_states(model)]
 
 
 def remove_idle_casts(file: Path) -> None:
@@ -141,7 +157,7 @@ def _names_in_branches(graph: Any) -> Iterator[str]:
 
 def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
     """Raise an error if the outputs of an ONNX graph differ from those of the model that it was exported from."""
-    check_outputs(model, scorer, graph_outputs(model, scorer, file), "graph")
+    check_outputs(model, scorer, graph_outputs(model, scorer, file), "graph", graph_output_names(model, scorer))
 
 
 def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tensor]:
@@ -151,7 +167,7 @@ def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tenso
     for inputs in inputs_to_compare(model):
         feed = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=True) if name in names}
         try:
-            found += session.run(output_names(scorer), feed)
+            found += session.run(graph_output_names(model, scorer), feed)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             reason = str(error).splitlines()[0]
             raise PretuneError(
@@ -191,12 +207,12 @@ def export_graph(
             write_bytes(folder / OPERATORS, operators.read_bytes())
     write_graph_folder(model, folder)
     facts: dict[str, Any] = {"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())}
-    return {**facts, "outputs": output_names(scorer)}
+    return {**facts, "outputs": graph_output_names(model, scorer)}
 
 
 def check_quantized(model: Model, scorer: Scorer | None, file: Path) -> None:
     """Raise an error if the outputs of an int8 graph differ from the model's by more than int8 rounding explains."""
-    expected = model_outputs(model, scorer)
+    expected = model_outputs(model, scorer, graph_output_names(model, scorer))
     for (name, ours), theirs in zip(expected, graph_outputs(model, scorer, file), strict=True):
         difference = float((theirs - ours).square().mean().sqrt()) / max(1e-6, float(ours.square().mean().sqrt()))
         if not difference < INT8_TOLERANCE:  # also true for NaN

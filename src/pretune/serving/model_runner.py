@@ -15,8 +15,23 @@ from pretune.objectives import Task
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.serving.operations import LOADERS, TRIALS, Item, Operation, Stream, load_generate
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
+# A sentence in each language of the page's examples, and the largest number of tokens per character in a language that a
+# tokenizer was trained on; in another script, it needs about one token per letter, or two.
+SENTENCES = {"en": "She wrote a letter to her brother yesterday.", "ru": "Вчера она написала письмо своему брату."}
+MOST_TOKENS = 0.5
 CAPABILITIES = ("predict", "tag", "answer", "fill", "embed", "generate", "translate", "neighbors", "attention")
+
+
+def example_languages(tokenizer: Tokenizer) -> list[str]:
+    """Return the languages of the page's examples that a tokenizer was trained on, judging by the tokens of a sentence."""
+    unknown, found = tokenizer.roles.get("unknown"), []
+    for language, sentence in SENTENCES.items():
+        ids = tokenizer.encode(sentence)
+        if unknown not in ids and len(ids) <= MOST_TOKENS * len(sentence):
+            found.append(language)
+    return found
 
 
 class ModelRunner:
@@ -71,6 +86,7 @@ class ModelRunner:
             "labels": list(tasks[0].labels) if tasks and tasks[0].labels else None,
             "task": tasks[0].kind if tasks else None,
             "max_length": self.core.longest,
+            "example_languages": example_languages(self.core.require_tokenizer()),
             "layers": network.depth,
             "heads": self.heads,
             "pair": "predict" in self.operations and bool(self.core.family.template.pair),

@@ -169,6 +169,7 @@ class ModelFacts(BaseModel):
     labels: list[str] | None
     task: str | None
     max_length: int | None
+    example_languages: list[str]
     layers: int
     heads: int | None
     mask_token: str | None

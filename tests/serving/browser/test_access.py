@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import PHONE, Visitor
+from tests.support.serving import RunningServer
 
 pytestmark = pytest.mark.end_to_end
 Visit = Callable[..., Visitor]
@@ -167,6 +168,18 @@ def test_contrast_and_names(visit: Visit, scheme: str) -> None:
     for place in run_every_tab(visitor, ("reviews", "encoder", "decoder")):
         assert visitor.page.evaluate(LOW_CONTRAST) == [], place
         assert visitor.page.evaluate(UNNAMED) == [], place
+
+
+def test_russian_examples_for_models_that_read_russian(visit: Visit, server: RunningServer) -> None:
+    models = server.get("/api/models").json()
+    for model in models["models"]:
+        model["example_languages"] = ["en", "ru"] if model["name"] == "reviews" else ["en"]
+    visitor = visit(locale="ru-RU")
+    visitor.page.route("**/api/models", lambda route: route.fulfill(json=models))
+    page = visitor.open("reviews", "classify")
+    assert page.locator("textarea:visible").input_value().startswith("Заказали в восемь утра")
+    page = visitor.open("pretune-small-en", "fill")
+    assert page.locator("textarea:visible").input_value().startswith("She drank")
 
 
 def test_russian_interface(visit: Visit) -> None:

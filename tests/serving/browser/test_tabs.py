@@ -251,6 +251,8 @@ def test_attention(visit: Visit, server: RunningServer) -> None:
     tokens, weights = answer["tokens"], answer["attention"]
     assert visitor.texts(".from .word") == visitor.texts(".to .word") == tokens
     assert page.locator(".head canvas").count() == sum(len(heads) for heads in weights)
+    sizes = f"tokens: {len(tokens)}, layers: {len(weights)}, heads per layer: {len(weights[0])}"
+    assert visitor.texts(".status")[0].startswith(sizes)
 
     def shown() -> list[str]:
         return visitor.texts(".to .share")
@@ -292,6 +294,17 @@ def test_training_curves_and_report(visit: Visit, server: RunningServer) -> None
         page.get_by_role("link", name="Open the report").click()
     popup.value.locator("h1").wait_for()
     assert popup.value.url == f"{server.url}/api/models/reviews/report"
+
+
+def test_run_without_curves(visit: Visit, server: RunningServer) -> None:
+    """A run that only trained a linear model on frozen features has a report, but no curves."""
+    visitor = visit()
+    models = server.get("/api/models").json()
+    models["models"][0]["has_curves"] = False
+    visitor.page.route("**/api/models", lambda route: route.fulfill(json=models))
+    page = visitor.open("reviews", "training")
+    assert visitor.texts(".hint")[0].startswith("This run has no curves")
+    assert page.get_by_role("link", name="Open the report").is_visible()
 
 
 def test_request_as_a_command(visit: Visit) -> None:

@@ -67,7 +67,7 @@ const EXAMPLES = {
 
 /** Return the examples of a view for a model: objects of the values of fields. */
 export function examplesFor(id, model) {
-  const reads = model.languages ?? ["en"];
-  const chosen = reads.includes(language()) ? language() : (reads.find((one) => one in EXAMPLES) ?? "en");
+  const reads = model.example_languages;
+  const chosen = reads.includes(language()) ? language() : (reads[0] ?? "en");
   return EXAMPLES[chosen][id];
 }

@@ -71,5 +71,5 @@ export const attention = {
         connections.node),
     ];
   },
-  summary: ({ tokens, attention: maps }) => `${tokens.length} × ${tokens.length}, ${maps.length} × ${maps[0].length}`,
+  summary: ({ tokens, attention: maps }) => t("attention.size", { tokens: tokens.length, layers: maps.length, heads: maps[0].length }),
 };

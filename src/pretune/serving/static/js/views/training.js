@@ -33,8 +33,7 @@ async function showCurves(model, memory, output) {
   try {
     memory.curves ??= (await get(modelPath(model.name, "curves"))).series;
     const charts = chosenSeries(memory.curves).map(([name, points]) => createChart(name, points));
-    output.replaceChildren(...(charts.length ? [element("div", { class: "charts" }, charts), element("p", { class: "hint" }, t("training.hint"))]
-                                             : [element("p", { class: "hint" }, t("training.none"))]));
+    output.replaceChildren(element("div", { class: "charts" }, charts), element("p", { class: "hint" }, t("training.hint")));
   } catch (error) {
     output.replaceChildren(errorNotice(error, () => showCurves(model, memory, output)));
   } finally {
@@ -48,6 +47,7 @@ export const training = {
   build(model, memory) {
     const output = element("div", { class: "output" });
     if (model.has_curves) showCurves(model, memory, output);
+    else output.append(element("p", { class: "hint" }, t("training.none")));
     return element("div", { class: "panel panel-training" }, element("section", { class: "card result" },
       element("div", { class: "field-heading" }, element("h2", {}, t("training.intro")), model.has_report ? reportLink(model) : null), output));
   },
