@@ -231,8 +231,12 @@ def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
                     {name: row[name] for name in ("score", "seconds", "error", "wall_seconds") if name in row},
                     flush=True,
                 )
-        if (home / RESULTS).is_file():
-            shutil.copyfile(home / RESULTS, out / RESULTS)
+        for file, name in (
+            (home / RESULTS, RESULTS),
+            (home / "runs" / "record" / "metrics.jsonl", "record.metrics.jsonl"),
+        ):
+            if file.is_file():
+                shutil.copyfile(file, out / name)
         if over:
             break
         time.sleep(pause)
@@ -248,7 +252,7 @@ def send(home: Path, out: Path) -> list[str]:
     sent: list[str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     new, size = list[str](), sum(one.stat().st_size for one in out.iterdir())
     for part in sorted((home / OUTBOX).glob("*.tar.*")):
-        if part.name in sent or len(new) >= MOST_FILES - 2 or size + part.stat().st_size > MOST_BYTES - MIB:
+        if part.name in sent or len(new) >= MOST_FILES - 3 or size + part.stat().st_size > MOST_BYTES - MIB:
             continue
         shutil.copyfile(part, out / part.name)
         new.append(part.name)
