@@ -11,7 +11,7 @@ or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-s
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
 
     python perf/record.py unpack .gpu-site/parts HOME
-    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml, detached from the call
+    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml (--plan), detached from the call
     python perf/record.py follow HOME --minutes 9 --out $OUT   # in each further call: copies results and models there
 
 `start` begins where the last one ended: a row of results.jsonl is never computed again, and pretraining continues from its checkpoint.
@@ -231,8 +231,12 @@ def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
                     {name: row[name] for name in ("score", "seconds", "error", "wall_seconds") if name in row},
                     flush=True,
                 )
-        if (home / RESULTS).is_file():
-            shutil.copyfile(home / RESULTS, out / RESULTS)
+        for file, name in (
+            (home / RESULTS, RESULTS),
+            (home / "runs" / "record" / "metrics.jsonl", "record.metrics.jsonl"),
+        ):
+            if file.is_file():
+                shutil.copyfile(file, out / name)
         if over:
             break
         time.sleep(pause)
@@ -248,7 +252,7 @@ def send(home: Path, out: Path) -> list[str]:
     sent: list[str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     new, size = list[str](), sum(one.stat().st_size for one in out.iterdir())
     for part in sorted((home / OUTBOX).glob("*.tar.*")):
-        if part.name in sent or len(new) >= MOST_FILES - 2 or size + part.stat().st_size > MOST_BYTES - MIB:
+        if part.name in sent or len(new) >= MOST_FILES - 3 or size + part.stat().st_size > MOST_BYTES - MIB:
             continue
         shutil.copyfile(part, out / part.name)
         new.append(part.name)
@@ -298,6 +302,7 @@ def main(words: list[str] | None = None) -> None:
     found.add_argument("results", nargs="*", type=Path)
     found.add_argument("--out", type=Path, default=HERE.parent / "docs" / "record.md")
     found.add_argument("--plan", type=Path, default=PLAN)
+    found.add_argument("--pilots", type=Path, default=HERE / "record_pilots.yaml", help="plan of the pilots")
     found = verbs.add_parser("table")
     found.add_argument("results", nargs="+", type=Path)
     found.add_argument("--plan", type=Path, default=PLAN)
@@ -340,7 +345,7 @@ def main(words: list[str] | None = None) -> None:
         case "table":
             print(score_table(given.results, read_plan(given.plan)))
         case "page":
-            write_page(given.results, read_plan(given.plan), given.out)
+            write_page(given.results, read_plan(given.plan), read_plan(given.pilots), given.out)
 
 
 if __name__ == "__main__":

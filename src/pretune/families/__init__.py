@@ -32,6 +32,7 @@ BUILT_IN = {
     "deberta-v2": "encoders.deberta:DEBERTA_V2",
     "modernbert": "encoders.modernbert:MODERNBERT",
     "performer": "encoders.performer:PERFORMER",
+    "vilbert": "encoders.vilbert:VILBERT",
     # decoders
     "openai-gpt": "decoders.gpt:GPT",
     "gpt2": "decoders.gpt2:GPT2",

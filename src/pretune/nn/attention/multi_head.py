@@ -347,7 +347,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
 
 
 class CrossAttention(PrunableHeads):
-    """Attention from the states of a decoder to those of an encoder."""
+    """Attention from the states of a decoder to those of an encoder, or from one stream of a network to another."""
 
     def __init__(
         self,
@@ -358,17 +358,19 @@ class CrossAttention(PrunableHeads):
         scale: float | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        source_width: int | None = None,
     ) -> None:
+        """Build cross-attention; `source_width` is the width of the encoder states if it is not `width`."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.scale, self.dropout = scale, dropout
         inner = heads * self.head_width
         self.query = Linear(width, inner, bias)
-        self.key_value = Linear(width, 2 * inner, bias, stacked=2)
+        self.key_value = Linear(source_width or width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend from n decoder states x to m encoder states, `context.source`, (m, width): (n, width) → (n, width)."""
+        """Attend from n states x to m encoder states, `context.source`, (m, source width): (n, width) → (n, width)."""
         assert context.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
         project = partial(self.keys_and_values, context.source)
@@ -378,7 +380,7 @@ class CrossAttention(PrunableHeads):
         return self.output(mixed.flatten(1))
 
     def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of m encoder states: (m, width) → (m, heads, head width) each."""
+        """Return the keys and values of m encoder states: (m, source width) → (m, heads, head width) each."""
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
