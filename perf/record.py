@@ -2,23 +2,24 @@
 
 What comes first, on a machine with the corpora and the official files of GLUE, MNLI and LingNLI in TASKS:
 
-    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 26
+    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 14
 
-or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already,
-
-    python perf/record.py pack TASKS .gpu-site/parts --store OUT/store --limit-mib 26
+or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already, with
+`--store OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
+.gpu-site/packages) go with the first part, and the six others go in pairs. Only the openly licensed corpora need to travel.
 
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
 
-    python perf/record.py unpack .gpu-site/parts HOME
-    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml (--plan), detached from the call
-    python perf/record.py follow HOME --minutes 9 --out $OUT   # in each further call: copies results and models there
+    export PYTHONPATH=src:.gpu-site/packages
+    python3 perf/record.py unpack .gpu-site/parts HOME         # exit code 3 until all parts are there
+    python3 perf/record.py start HOME --minutes 24             # runs perf/record.yaml (--plan), detached from the call
+    python3 perf/record.py follow HOME --minutes 5 --out $OUT  # in each further call: copies results and models there
 
 `start` begins where the last one ended: a row of results.jsonl is never computed again, and pretraining continues from its checkpoint.
-Each result is on the disk as soon as it is known. Afterwards, with all that came back in PARTS:
+Each result is on the disk as soon as it is known; `--retry-failed` repeats what has failed. Afterwards, with all that came back in BACK:
 
-    python perf/record.py join PARTS record runs/record        # the model
-    python perf/record.py page PARTS/results.jsonl             # writes docs/record.md
+    python perf/record.py join BACK record runs/record         # the model
+    python perf/record.py page BACK/results.jsonl              # writes docs/record.md
 
 The same for Russian (TERRa, DaNetQA, and words in context, beside a bag of words and random weights):
 
@@ -59,6 +60,7 @@ HERE = Path(__file__).resolve().parent
 PLAN = HERE / "record.yaml"
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 LABELED = ("train", "dev", "val")  # files of a task that are needed
+WAITING = 3  # exit code while parts are missing
 OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
 MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings back
 
@@ -323,7 +325,8 @@ def main(words: list[str] | None = None) -> None:
                 int(given.limit_mib * MIB),
             )
         case "unpack":
-            unpack(given.parts, given.home)
+            if not unpack(given.parts, given.home):
+                sys.exit(WAITING)
         case "run":
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             retry(given.home, given.retry_failed)

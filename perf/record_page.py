@@ -85,7 +85,7 @@ pretune pretrain pretune-15min --data store --out runs/record
 `script/record_corpus` builds the store byte for byte ([cleaning](reference/cleaning.md#rebuild-a-store-byte-for-byte)); the docstring of `perf/record.py` has the
 commands for pilots, the full run, scores, and this page, in steps that keep their results. Sizes, measured on 2026-11-19: the openly licensed
 English corpora are 92.4 MiB compressed and 359 MiB of text; `record.py pack` makes 96.0 MiB of them, with a tokenizer, the tasks, and the NLI pairs, in
-four parts of at most 26 MiB. `prepare` cleaned and tokenized one corpus of 13 MiB in 13 seconds of processor time (x86-64, 2.5 GHz, busy
+seven parts of at most 14 MiB. `prepare` cleaned and tokenized one corpus of 13 MiB in 13 seconds of processor time (x86-64, 2.5 GHz, busy
 with other work), about 1 MiB per second and core. At this rate, 16 cores need about a minute and a half for all of them, because the largest
 file, 86 MiB of books, is read by one core.
 """
