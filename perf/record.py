@@ -2,23 +2,24 @@
 
 What comes first, on a machine with the corpora and the official files of GLUE, MNLI and LingNLI in TASKS:
 
-    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 26
+    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 14
 
-or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already,
-
-    python perf/record.py pack TASKS .gpu-site/parts --store OUT/store --limit-mib 26
+or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already, with
+`--store OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
+.gpu-site/packages) go with the first part, and the six others go in pairs. Only the openly licensed corpora need to travel.
 
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
 
-    python perf/record.py unpack .gpu-site/parts HOME
-    python perf/record.py start HOME --minutes 27              # runs perf/record.yaml, detached from the call
-    python perf/record.py follow HOME --minutes 9 --out $OUT   # in each further call: copies results and models there
+    export PYTHONPATH=src:.gpu-site/packages
+    python3 perf/record.py unpack .gpu-site/parts HOME         # exit code 3 until all parts are there
+    python3 perf/record.py start HOME --minutes 24             # runs perf/record.yaml (--plan), detached from the call
+    python3 perf/record.py follow HOME --minutes 5 --out $OUT  # in each further call: copies results and models there
 
 `start` begins where the last one ended: a row of results.jsonl is never computed again, and pretraining continues from its checkpoint.
-Each result is on the disk as soon as it is known. Afterwards, with all that came back in PARTS:
+Each result is on the disk as soon as it is known; `--retry-failed` repeats what has failed. Afterwards, with all that came back in BACK:
 
-    python perf/record.py join PARTS record runs/record        # the model
-    python perf/record.py page PARTS/results.jsonl             # writes docs/record.md
+    python perf/record.py join BACK record runs/record         # the model
+    python perf/record.py page BACK/results.jsonl              # writes docs/record.md
 
 The same for Russian (TERRa, DaNetQA, and words in context, beside a bag of words and random weights):
 
@@ -59,6 +60,7 @@ HERE = Path(__file__).resolve().parent
 PLAN = HERE / "record.yaml"
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 LABELED = ("train", "dev", "val")  # files of a task that are needed
+WAITING = 3  # exit code while parts are missing
 OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
 MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings back
 
@@ -231,8 +233,12 @@ def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
                     {name: row[name] for name in ("score", "seconds", "error", "wall_seconds") if name in row},
                     flush=True,
                 )
-        if (home / RESULTS).is_file():
-            shutil.copyfile(home / RESULTS, out / RESULTS)
+        for file, name in (
+            (home / RESULTS, RESULTS),
+            (home / "runs" / "record" / "metrics.jsonl", "record.metrics.jsonl"),
+        ):
+            if file.is_file():
+                shutil.copyfile(file, out / name)
         if over:
             break
         time.sleep(pause)
@@ -248,7 +254,7 @@ def send(home: Path, out: Path) -> list[str]:
     sent: list[str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     new, size = list[str](), sum(one.stat().st_size for one in out.iterdir())
     for part in sorted((home / OUTBOX).glob("*.tar.*")):
-        if part.name in sent or len(new) >= MOST_FILES - 2 or size + part.stat().st_size > MOST_BYTES - MIB:
+        if part.name in sent or len(new) >= MOST_FILES - 3 or size + part.stat().st_size > MOST_BYTES - MIB:
             continue
         shutil.copyfile(part, out / part.name)
         new.append(part.name)
@@ -298,6 +304,7 @@ def main(words: list[str] | None = None) -> None:
     found.add_argument("results", nargs="*", type=Path)
     found.add_argument("--out", type=Path, default=HERE.parent / "docs" / "record.md")
     found.add_argument("--plan", type=Path, default=PLAN)
+    found.add_argument("--pilots", type=Path, default=HERE / "record_pilots.yaml", help="plan of the pilots")
     found = verbs.add_parser("table")
     found.add_argument("results", nargs="+", type=Path)
     found.add_argument("--plan", type=Path, default=PLAN)
@@ -318,7 +325,8 @@ def main(words: list[str] | None = None) -> None:
                 int(given.limit_mib * MIB),
             )
         case "unpack":
-            unpack(given.parts, given.home)
+            if not unpack(given.parts, given.home):
+                sys.exit(WAITING)
         case "run":
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             retry(given.home, given.retry_failed)
@@ -340,7 +348,7 @@ def main(words: list[str] | None = None) -> None:
         case "table":
             print(score_table(given.results, read_plan(given.plan)))
         case "page":
-            write_page(given.results, read_plan(given.plan), given.out)
+            write_page(given.results, read_plan(given.plan), read_plan(given.pilots), given.out)
 
 
 if __name__ == "__main__":

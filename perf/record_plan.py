@@ -63,7 +63,7 @@ class Plan:
     pilots: Mapping[str, Mapping[str, Any]]  # keys of a recipe that differ from the preset's
     rounds: Sequence[Round]
     proxy: Scoring  # of pilots
-    final: Mapping[str, float]  # the budget of the full run
+    final: Mapping[str, float] | None  # the budget of the full run; None: only pilots
     scoring: Scoring
     nli_epochs: float
     student: Mapping[str, Any] | None  # a preset (as keys of a recipe), and the budget of its distillation
@@ -96,6 +96,8 @@ def record_jobs(plan: Plan, home: Path, rows: Rows) -> list[Job]:
             return jobs
         scores = {name: proxy_score(rows, model, plan.proxy) for name, model in models.items()}
         names = sorted(names, key=lambda name: -scores[name])[: one.keep]
+    if plan.final is None:
+        return jobs
     jobs.append(pretraining(plan, home, "record", names[0], plan.final))
     jobs.append(export(home, "record", ("record",)))
     jobs += scoring(home, "record", home / "runs" / "record", plan.scoring, plan)
