@@ -185,7 +185,7 @@ class Worker:
             if self.link.poll(self.timeout):
                 return self.link.recv()
             error = f"took more than {self.timeout} seconds"
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self.process.join()
             error = f"the process ended with exit code {self.process.exitcode}"
         self.process.kill()
@@ -200,6 +200,8 @@ class Worker:
 
 def run(options: argparse.Namespace) -> None:
     """Run what is not yet in the file of results, several workers at a time."""
+    if missing := [library for library in ("torch", "transformers") if find_spec(library) is None]:
+        sys.exit(f"This Python lacks {' and '.join(missing)}; run the benchmark in the environment of the package.")
     sets = unpack(options.data)
     if unknown := [name for name in options.sets or () if name not in sets]:
         sys.exit(f"There are no sets named {', '.join(unknown)}; choose from {', '.join(sets)}.")

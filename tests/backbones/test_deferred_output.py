@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import DeferredOutput
+from pretune.nn.attention.query_key_layout import layout_at, padded_groups, self_layout
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, Packed, pack_lists
 from tests.support.tiny_models import random_model, small_tokenizer
@@ -64,6 +65,30 @@ def test_any_tokens_in_order_can_be_chosen(data: st.DataObject, lengths: list[in
     at = sorted(data.draw(st.lists(st.integers(0, sum(lengths) - 1), min_size=1, max_size=8)))
     expected = backbone(packed, keep="all").layers[-1][at]
     torch.testing.assert_close(backbone(packed).last_at(torch.tensor(at)), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [[7], [4, 4, 4]])
+@torch.no_grad()
+def test_sequences_of_one_length_are_read_without_padding(lengths: list[int]) -> None:
+    backbone, packed = make("bert").backbone, packed_rows(lengths)
+    at = packed.offsets[:-1].long()
+    layout = layout_at(self_layout(packed), at)
+    (group,) = padded_groups(layout).groups
+    assert (group.query_stride, group.key_stride, group.unpadded) == (1, lengths[0], True)
+    expected = backbone(packed, keep="all").layers[-1][at]
+    torch.testing.assert_close(backbone(packed).last_at(at), expected, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_several_heads_share_the_states_of_the_same_tokens() -> None:
+    backbone, packed = make("bert").backbone, packed_rows(LENGTHS)
+    top = counted_rows(backbone.layers[-1])
+    output = backbone(packed)
+    first = packed.offsets[:-1].long()
+    assert output.last_at(first) is output.last_at(first.clone())
+    assert top == [len(LENGTHS)]
+    output.last_at(packed.offsets[1:].long() - 1)
+    assert top == [len(LENGTHS)] * 2
 
 
 @torch.no_grad()

@@ -12,12 +12,22 @@ from transformers import AutoTokenizer
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx_runtime import GRAPH, MOBILE_GRAPH, STATES, TOKEN_STATES, OnnxBackbone, open_session
+from pretune.backbones.onnx_runtime import (
+    ALL_TOKENS,
+    GRAPH,
+    MOBILE_GRAPH,
+    STATES,
+    TOKEN_STATES,
+    OnnxBackbone,
+    open_session,
+    padded_inputs,
+)
 from pretune.models.loading import load
-from pretune.models.onnx_export import export_graph, remove_idle_casts, write_graph
+from pretune.models.onnx_export import check_graph, export_graph, make_states_optional, remove_idle_casts, write_graph
 from pretune.models.padded_model import LanguageModel, token_states
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
+from tests.support.drawn_shapes import SMALL
 from tests.support.one_word_task import start, trained
 from tests.support.tiny_models import random_model, small_tokenizer
 
@@ -105,7 +115,6 @@ def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
     model.save(tmp_path / "model")
     assert pt.export(tmp_path / "model", format="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
-    assert backbone.options.only_execute_path_to_fetches
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
 
@@ -190,6 +199,9 @@ def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
         write_graph(
             random_model("funnel", small_tokenizer("byte-level-bpe"), "mlm", block_sizes=[1, 1]), tmp_path / GRAPH
         )
+    sizes = {key: value for key, value in SMALL.items() if key != "vocab_size"}
+    with pytest.raises(PretuneError, match="vilbert: models that read images cannot be exported as an ONNX graph"):
+        write_graph(random_model("vilbert", small_tokenizer("wordpiece"), "mlm", **sizes), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
         write_graph(
             random_model("performer", small_tokenizer("byte-level-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
@@ -202,7 +214,9 @@ def test_graphs_compute_the_states_of_single_tokens(
     family: str, pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = random_model(family, small_tokenizer("wordpiece"), f"regress(pooling={pooling})")
-    write_graph(model, tmp_path / GRAPH)  # this compares outputs
+    write_graph(model, tmp_path / GRAPH)
+    make_states_optional(tmp_path / GRAPH)
+    check_graph(model, None, tmp_path / GRAPH)
     graph = OnnxBackbone(tmp_path / GRAPH, model.backbone)
     fetched: list[str] = []
     run = graph._run
@@ -216,6 +230,13 @@ def test_graphs_compute_the_states_of_single_tokens(
         torch.testing.assert_close(graph(packed).last_at(at), expected[at], rtol=0, atol=1e-5)
         assert set(fetched) == {output if name == pooling else STATES}
     torch.testing.assert_close(graph(packed).last, expected, rtol=0, atol=1e-5)
+    feed, *_ = next(padded_inputs(packed))
+    feed = {name: rows for name, rows in feed.items() if name in graph.inputs}
+    states, chosen = graph.session.run([STATES, output], feed | {ALL_TOKENS: np.array(False)})
+    assert states.size == 0 and chosen.shape == (
+        len(feed["input_ids"]),
+        16,
+    )  # the branch with most of the top layer did not run
 
 
 @pytest.mark.not_fast

@@ -77,7 +77,7 @@ def defers_top_layer(x: Tensor) -> bool:
 
     Elsewhere, shapes that depend on the data cost more than the top layer.
     """
-    return not (torch.is_grad_enabled() or x.is_cuda or torch.compiler.is_compiling())
+    return x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class TaskParts(TypedDict, total=False):

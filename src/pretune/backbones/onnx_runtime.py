@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ MOBILE_GRAPH = "model.ort"  # the same in the format of ONNX Runtime's mobile bu
 # The names that Optimum gives the inputs and outputs of its graphs.
 INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
+ALL_TOKENS = "all_tokens"  # an optional input: whether to compute STATES if a graph has other outputs (True by default)
 # Pooling → the output with the hidden state of the only token of each sequence that the pooling reads.
 TOKEN_STATES = {"cls": "first_hidden_state", "last": "final_hidden_state"}
 # The largest number of tokens, with padding, that a graph gets at once, unless one sequence has more: about what fits into a core's
@@ -58,10 +59,10 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
+        optional = {entry.name for entry in self.session.get_overridable_initializers()}
+        self.without_states = {name: np.array(False) for name in optional & {ALL_TOKENS}}
         outputs = {entry.name for entry in self.session.get_outputs()}
         self.token_states = {mode: name for mode, name in TOKEN_STATES.items() if name in outputs}
-        self.options = import_optional("onnxruntime", "running an ONNX graph").RunOptions()
-        self.options.only_execute_path_to_fetches = True  # compute nothing but the output that is read
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
@@ -96,7 +97,7 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
             if at is not None and expected is not None and torch.equal(at, expected) and bool(lengths.all()):
                 found = np.empty((len(lengths), self.width), dtype=np.float32)
                 for feed, _, rows in padded_inputs(packed):
-                    found[rows] = self._run(output, feed, (len(rows),))
+                    found[rows] = self._run(output, feed, (len(rows),), self.without_states)
                 return torch.from_numpy(found).to(packed.ids.device)
         states = np.empty((len(packed), self.width), dtype=np.float32)
         for feed, indices, _ in padded_inputs(packed):
@@ -104,15 +105,17 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         every = torch.from_numpy(states).to(packed.ids.device)
         return every if at is None else every[at]
 
-    def _run(self, output: str, feed: dict[str, Array], shape: tuple[int, ...]) -> Array:
+    def _run(
+        self, output: str, feed: dict[str, Array], shape: tuple[int, ...], switches: Mapping[str, Array] | None = None
+    ) -> Array:
         """Run the ONNX graph on `feed`, b padded sequences of length L, and return the `output` with hidden states.
 
-        `feed` maps names of inputs to arrays, (b, L). The result is (*shape, width); an error is raised if the graph
-        fails or its output has another shape.
+        `feed` maps names of inputs to arrays, (b, L), and `switches` those of optional inputs. The result is
+        (*shape, width); an error is raised if the graph fails or its output has another shape.
         """
         try:
             wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
-            (states,) = self.session.run([output], wanted, self.options)
+            (states,) = self.session.run([output], {**wanted, **(switches or {})})
         except Exception as error:  # ONNX Runtime has no common class for its errors
             raise PretuneError(
                 f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]}); export it again"

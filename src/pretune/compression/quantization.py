@@ -180,6 +180,7 @@ def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel
             quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
         elif job.method == "dynamic":
             quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
+    onnx_export.make_states_optional(out / GRAPH)
     onnx_export.write_graph_folder(model, out)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from pretune.backbones.onnx_runtime import GRAPH, IDS, LOGITS, MASK, SEGMENTS, STATES, open_session
+from pretune.backbones.onnx_runtime import ALL_TOKENS, GRAPH, IDS, LOGITS, MASK, SEGMENTS, STATES, open_session
 from pretune.compression.benchmark import BATCH_SIZE
 from pretune.compression.onnx_int8 import quantize_graph_dynamic
 from pretune.inference.predict import Predictor, predict_texts, texts_as_excerpt
@@ -34,7 +34,6 @@ from pretune.objectives.tasks.regress import Regress
 from pretune.objectives.tasks.tag import Tag
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.progress import ProgressBar
 
 CPU = torch.device("cpu")
@@ -95,6 +94,8 @@ def hidden_states(model: Model, texts: Sequence[str]) -> list[Array]:
 
 def transformers_method(model: Model, task: Task | None, folder: Path) -> Method:
     """Return the method that runs a model as users of `transformers` do, in padded batches of 32 texts."""
+    if not model.family.in_transformers:
+        raise PretuneError(f"`transformers` has no model class for {model.family.name}; compare with the other methods")
     try:
         transformers: Any = import_module("transformers")
     except ImportError as error:
@@ -124,8 +125,8 @@ def runtime_method(name: str, model: Model, task: Task | None, folder: Path) -> 
     """Return the method that runs the exported graph in a folder with ONNX Runtime: in padded batches of 32 texts."""
     session, tokenizer = open_session(folder / GRAPH), Tokenizer.from_file(str(folder / "tokenizer.json"))
     names = {entry.name for entry in session.get_inputs()}
-    options = import_optional("onnxruntime", "running an ONNX graph").RunOptions()
-    options.only_execute_path_to_fetches = True
+    optional = {entry.name for entry in session.get_overridable_initializers()}
+    switches = {ALL_TOKENS: np.array(task is None)} if ALL_TOKENS in optional else {}
     tokenizer.enable_truncation(longest(model))
     tokenizer.enable_padding()
 
@@ -138,7 +139,9 @@ def runtime_method(name: str, model: Model, task: Task | None, folder: Path) -> 
                 MASK: np.array([row.attention_mask for row in rows]),
                 SEGMENTS: np.array([row.type_ids for row in rows]),
             }
-            (made,) = session.run([STATES if task is None else LOGITS], {key: feed[key] for key in names}, options)
+            (made,) = session.run(
+                [STATES if task is None else LOGITS], {**switches, **{key: feed[key] for key in names}}
+            )
             found += per_text(made, feed[MASK], task)
         return found
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.onnx import symbolic_helper
 
 from pretune.backbones.onnx_runtime import (
+    ALL_TOKENS,
     ENGINE,
     GRAPH,
     INPUTS,
@@ -147,6 +149,54 @@ def remove_idle_casts(file: Path) -> None:
         onnx.save(model, file)
 
 
+def make_states_optional(file: Path) -> None:
+    """Let a graph with token states compute the states of all tokens only on request, by the optional input `all_tokens`.
+
+    ONNX Runtime computes all outputs of a graph, requested or not. So the nodes that only the states of all tokens need,
+    most of the top layer, become a branch of an `If`. Graphs without token states stay as they are.
+    """
+    onnx = import_optional("onnx", "the export to ONNX")
+    model = onnx.load(file)
+    graph = model.graph
+    names = [entry.name for entry in graph.output]
+    if not set(names) & set(TOKEN_STATES.values()):
+        return
+    producers = {name: number for number, node in enumerate(graph.node) for name in node.output}
+
+    def needed(outputs: Sequence[str]) -> set[int]:
+        """Return the indices of the nodes on which outputs depend."""
+        found: set[int] = set()
+        queue = list(outputs)
+        while queue:
+            number = producers.get(queue.pop())
+            if number is not None and number not in found:
+                found.add(number)
+                queue += graph.node[number].input
+        return found
+
+    alone = needed([STATES]) - needed([name for name in names if name != STATES])
+    nodes = list(graph.node)
+    branch = [node for number, node in enumerate(nodes) if number in alone]
+    computed = f"{STATES}.computed"
+    for node in branch:
+        node.output[:] = [computed if name == STATES else name for name in node.output]
+    kinds = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in (computed, "nothing")]
+    nothing = onnx.numpy_helper.from_array(np.zeros((0, 0, 0), dtype=np.float32))
+    empty = onnx.helper.make_node("Constant", [], ["nothing"], value=nothing)
+    choice = onnx.helper.make_node(
+        "If",
+        [ALL_TOKENS],
+        [STATES],
+        then_branch=onnx.helper.make_graph(branch, "all", [], kinds[:1]),
+        else_branch=onnx.helper.make_graph([empty], "none", [], kinds[1:]),
+    )
+    del graph.node[:]
+    graph.node.extend([*(node for number, node in enumerate(nodes) if number not in alone), choice])
+    graph.input.append(onnx.helper.make_tensor_value_info(ALL_TOKENS, onnx.TensorProto.BOOL, []))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), ALL_TOKENS))
+    onnx.save(model, file)
+
+
 def _names_in_branches(graph: Any) -> Iterator[str]:
     """Yield the names of the inputs of all nodes in subgraphs of an ONNX graph, such as the branches of `If`."""
     for node in graph.node:
@@ -198,6 +248,7 @@ def export_graph(
         if quantize is not None:
             plain, graph = graph, Path(drafts) / "int8.onnx"
             quantize(plain, graph, True)
+        make_states_optional(graph)
         if mobile:
             graph = convert_to_mobile(graph, operators)
         check = check_graph if quantize is None else check_quantized
