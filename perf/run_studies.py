@@ -234,7 +234,7 @@ def write_results(name: str, out: Path, folder: Path, seeds: int | None) -> bool
     cost = {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
         ).stdout.strip(),
         "device": where.get("gpu") or f"{where['machine']} CPU",
         "runs": len(kept),
