@@ -101,6 +101,7 @@ def main() -> None:
         assert server.stderr is not None
         url = next(found[1] for line in server.stderr if (found := re.search(r" at (http://\S+)", line)))
         texts = texts_of_mixed_length()
+        print(f"load average of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         print("operation  clients  requests/s   p50 ms   p99 ms  texts/batch so far  memory MB  other codes")
         for operation in OPERATIONS:
             for clients in options.clients:
