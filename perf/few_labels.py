@@ -7,7 +7,7 @@
 
 DATA is a folder with the official files; `pack` samples pools of training rows and fixed test rows into one small file.
 Each run trains one method on 25, 100 or 400 labels and adds a row to docs/measurements/few-labels.csv (or to --out), with seconds,
-versions and machine; a run that fails adds a row with its error. Runs that are there already are skipped, so the command may be stopped
+versions and machine; a run that fails adds a row with its error. Runs that are there already, with as many test rows, are skipped, so the command may be stopped
 and repeated, and the results of several machines accumulate in one file. Runs are ordered so that those of a prefix are balanced over
 sets, numbers of labels and models, and every method has run on the same rows; after `--minutes`, no further run is started. Workers are
 pinned to their cores, so that their seconds are seconds on so many cores.
@@ -185,7 +185,7 @@ class Worker:
             if self.link.poll(self.timeout):
                 return self.link.recv()
             error = f"took more than {self.timeout} seconds"
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self.process.join()
             error = f"the process ended with exit code {self.process.exitcode}"
         self.process.kill()
@@ -200,12 +200,16 @@ class Worker:
 
 def run(options: argparse.Namespace) -> None:
     """Run what is not yet in the file of results, several workers at a time."""
+    if missing := [library for library in ("torch", "transformers") if find_spec(library) is None]:
+        sys.exit(f"This Python lacks {' and '.join(missing)}; run the benchmark in the environment of the package.")
     sets = unpack(options.data)
     if unknown := [name for name in options.sets or () if name not in sets]:
         sys.exit(f"There are no sets named {', '.join(unknown)}; choose from {', '.join(sets)}.")
     done = set()
     for line in read_rows([options.out]) if options.out.exists() else []:
-        if "error" not in line or not options.retry:
+        wanted = min(options.test_rows, len(sets[line["set"]].test))
+        failed_before = "error" in line and options.retry
+        if line.get("test_rows", wanted) >= wanted and not failed_before:
             done.add(Cell(*(line[key] for key in Cell._fields)))
     todo: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in plan(options, sets):

@@ -129,7 +129,7 @@ def summary_table(lines: Sequence[Line], model: str) -> str:
         done = [line for line in own if "score" in line]
         where = [scores for scores in cells.values() if method in scores]
         good = sum(within_noise(scores[method], scores[best_method(scores)]) for scores in where)
-        times = [[line["seconds"] for line in done if line["n"] == n] for n in sizes]
+        times = [[line["seconds"] for line in done if line["n"] == n and "seconds" in line] for n in sizes]
         rows.append(
             [
                 method,
@@ -210,7 +210,7 @@ def estimate(rows: Sequence[Line], jobs: int, minutes: float, speed: float) -> s
 
     A comparison is a set, a number of labels, a model, and a draw; runs without a model count half, as two models share them.
     """
-    done = [row for row in last_of_each(rows) if "score" in row]
+    done = [row for row in last_of_each(rows) if "score" in row and "seconds" in row]
     cost: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for row in done:
         cost[row["method"], row["model"], row["n"]].append(row["seconds"] + row["predict_seconds"])

@@ -1,16 +1,36 @@
-"""Search for the best fifteen minutes of pretraining, and score the models on five GLUE tasks.
+"""Make the record: the best English encoder that fifteen minutes of pretraining on one GPU give, in steps that keep their results.
 
-    python perf/record.py nli TASKS nli.tsv
-    python perf/record.py pairs STORE pairs.jsonl --count 400000
-    python perf/record.py pilots STORE --tokens 1e8 --out runs/pilots [NAMES]
-    python perf/record.py plot runs/record docs/measurements/record.png
-    python perf/record.py score runs/pilots/mlm runs/pilots/rtd --data TASKS --nli nli.tsv --seeds 2 --devices 8 --out runs/scores
+What comes first, on a machine with the corpora and the official files of GLUE, MNLI and LingNLI in TASKS:
 
-STORE is what `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` writes into OUT/store. Pilots are variants
-of the preset `pretune-15min` with equal numbers of tokens; they share the GPU, so their seconds are not comparable, but their scores are.
+    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 14
+
+or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already, with
+`--store OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
+.gpu-site/packages) go with the first part, and the six others go in pairs. Only the openly licensed corpora need to travel.
+
+Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
+
+    export PYTHONPATH=src:.gpu-site/packages
+    python3 perf/record.py unpack .gpu-site/parts HOME         # exit code 3 until all parts are there
+    python3 perf/record.py start HOME --minutes 24             # runs perf/record.yaml (--plan), detached from the call
+    python3 perf/record.py follow HOME --minutes 5 --out $OUT  # in each further call: copies results and models there
+
+`start` begins where the last one ended: a row of results.jsonl is never computed again, and pretraining continues from its checkpoint.
+Each result is on the disk as soon as it is known; `--retry-failed` repeats what has failed. Afterwards, with all that came back in BACK:
+
+    python perf/record.py join BACK record runs/record         # the model
+    python perf/record.py page BACK/results.jsonl              # writes docs/record.md
+
+The same for Russian (TERRa, DaNetQA, and words in context, beside a bag of words and random weights):
+
+    python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/ru/literature.jsonl.xz \
+        --names TERRa DaNetQA RUSSE=RUSSE-WiC-derived
+    python perf/record.py run HOME --plan perf/record_ru.yaml --minutes 27
+    python perf/record.py table HOME/results.jsonl --plan perf/record_ru.yaml
+
 GLUE-5 is the mean of CoLA (Matthews), SST-2 (accuracy), MRPC (F1), STS-B (Spearman) and RTE (accuracy) on the dev sets, each the median of the
-seeds at the last step. MRPC, STS-B and RTE start from the model fine-tuned on NLI, with `--nli`. `vectors` is Spearman's correlation
-on STS-B's dev set of the cosines of mean-pooled vectors, without any training.
+seeds at the last step. MRPC, STS-B and RTE start from the model tuned on NLI. `vectors` is Spearman's correlation on STS-B's dev set of
+the cosines of mean-pooled vectors, without any training.
 """
 
 from __future__ import annotations
@@ -18,79 +38,35 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import random
-import statistics
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from common import add_result, machine
+from common import machine
+from record_jobs import RESULTS, JobRunner, forget_failures, read_rows
+from record_page import score_table, write_page
+from record_plan import read_plan, record_jobs
+from record_travel import MIB, join, pack, split, unpack
 
-RTD = "rtd(generator_layers=2,generator_hidden_size=128)"
-MLM = "mlm(mask_rate=0.3,final_mask_rate=0.15)"
-# What each pilot asks, by name: the objective, or other keys of the recipe.
-PILOTS: dict[str, dict[str, str]] = {
-    "mlm": {"objective": MLM},
-    "rtd": {"objective": RTD},  # a generator of two layers, a third as wide
-    "rtd-mlm": {"objective": f"0.8*{RTD}|0.2*{MLM}"},  # fills in words, too
-    "rtd-mlm-cropping": {"objective": f"0.6*{RTD}|0.25*{MLM}|0.15*cropping"},  # has text embeddings, too
-    "rtd-soft": {  # a stronger generator, whose samples become as hard as it is
-        "objective": "rtd(generator_layers=3,generator_hidden_size=256,generator_heads=4,temperature=2,final_temperature=1)"
-    },
-    "rtd-tiny": {"objective": "rtd(generator_layers=1,generator_hidden_size=64)"},
-    "mlm-then-rtd": {"batch.objective_schedule": f'[[0.4, "{MLM}"], [1.0, "{RTD}"]]'},
-}
-SINGLE, PAIRS = ("cola", "sst-2"), ("mrpc", "sts-b", "rte")
-METRIC = {"cola": "matthews", "sst-2": "accuracy", "mrpc": "f1", "sts-b": "spearman", "rte": "accuracy"}
+HERE = Path(__file__).resolve().parent
+PLAN = HERE / "record.yaml"
+GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+LABELED = ("train", "dev", "val")  # files of a task that are needed
+WAITING = 3  # exit code while parts are missing
+OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
+MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings back
 
 
-def command(*words: Any, log: Path) -> float:
-    """Run pretune with its output in a log file; return the seconds it took, or end with the end of the log."""
-    start = time.monotonic()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as stream:
-        line = [sys.executable, "-m", "pretune", *map(str, words)]
-        code = subprocess.run(line, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode
-    if code:
-        print("\n".join([f"{log}: exit code {code}", *log.read_text(encoding="utf-8").splitlines()[-15:]]), flush=True)
-        raise RuntimeError(f"{log} ended with exit code {code}")
-    return time.monotonic() - start
-
-
-def pilot(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Pretrain one pilot, and return its last metrics."""
-    out = options.out / name
-    settings = dict(PILOTS[name])
-    words: list[Any] = ["pretrain", "pretune-15min", "--data", options.store, "--out", out, "--tokens", options.tokens]
-    if objective := settings.pop("objective", ""):
-        words += ["--objective", objective]
-    for key, value in settings.items():
-        words += ["--set", f"{key}={value}"]
-    for one in options.set:
-        words += ["--set", one]
-    seconds = command(*words, log=options.out / f"{name}.log")
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    found = {key: value for line in lines for key, value in line.items()}
-    line = {"pilot": name, **PILOTS[name], "wall_seconds": round(seconds), **found}
-    shown = ("wall_seconds", "seconds", "tokens", "generator/accuracy", "rtd", "rtd/replaced", "rtd/recall", "dev/mlm")
-    print(name, {key: round(line[key], 3) for key in shown if key in line}, flush=True)
-    return line
-
-
-def pilots(options: argparse.Namespace) -> None:
-    """Run the pilots at the same time, and add their last metrics to a file of results."""
-    names = options.names or list(PILOTS)
-    with ThreadPoolExecutor(len(names)) as pool:
-        for line in pool.map(lambda name: pilot(name, options), names):
-            add_result(options.out / "pilots.jsonl", line | machine())
-
-
-def write_nli(tasks: Path, out: Path) -> None:
-    """Write the training pairs of MNLI and LingNLI, without those of LingNLI that MNLI has, into one table."""
+def write_nli(tasks: Path, out: Path) -> int:
+    """Write the training pairs of MNLI and LingNLI, without those of LingNLI that MNLI has, into one table; return their number."""
     files = [tasks / "MNLI" / "train.tsv", *sorted((tasks / "LingNLI").glob("train_*.tsv"))]
     rows: dict[tuple[str, str], str] = {}
     for file in files:
@@ -101,7 +77,7 @@ def write_nli(tasks: Path, out: Path) -> None:
     with out.open("w", encoding="utf-8") as stream:
         stream.write("sentence1\tsentence2\tlabel\n")
         stream.writelines(f"{first}\t{second}\t{label}\n" for (first, second), label in rows.items())
-    print(f"{out}: {len(rows):,} pairs")
+    return len(rows)
 
 
 def sentence_pairs(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
@@ -122,11 +98,49 @@ def sentence_pairs(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[st
         yield first, (first if chance.random() < 0.5 else second)
 
 
-def write_pairs(options: argparse.Namespace) -> None:
+def write_pairs(store: Path, out: Path, count: int) -> None:
     """Write pairs of texts that belong together, for contrastive learning, into a .jsonl file."""
-    with options.pairs.open("w", encoding="utf-8") as stream:
-        for first, second in sentence_pairs(options.store, options.count):
+    with out.open("w", encoding="utf-8") as stream:
+        for first, second in sentence_pairs(store, count):
             stream.write(json.dumps({"text": first, "pair": second}, ensure_ascii=False) + "\n")
+
+
+def pack_all(
+    tasks: Path,
+    names: Sequence[str],
+    corpora: Sequence[Path],
+    tokenizer: Path | None,
+    store: Path | None,
+    out: Path,
+    limit: int,
+) -> None:
+    """Pack corpora or a token store, the files of the five tasks, and the NLI pairs into parts that travel one at a time."""
+    with tempfile.TemporaryDirectory() as name:
+        content = {f"corpora/{file.name}": file for file in corpora}
+        content |= {"store": store} if store is not None else {}
+        content |= {"tokenizer": tokenizer} if tokenizer is not None else {}
+        for task in names:
+            name_there, _, name_here = task.partition("=")
+            for file in (tasks / (name_here or name_there)).iterdir():
+                if file.stem in LABELED:
+                    content[f"tasks/{name_there}/{file.name}"] = file
+        if (tasks / "MNLI" / "train.tsv").is_file():
+            content["nli.tsv"] = Path(name) / "nli.tsv"
+            write_nli(tasks, content["nli.tsv"])
+        sizes = pack(content, out, limit)
+    print(f"{out}: {sizes['bytes'] / MIB:.1f} MiB in {sizes['parts']} parts, {sizes['packed'] / MIB:.1f} MiB")
+
+
+def export(run: Path, out: Path) -> None:
+    """Write a model in 16 bits into OUT, and the same as parts into the outbox of HOME, which is two levels above OUT."""
+    import torch
+
+    from pretune.models.loading import load
+
+    model = load(run)
+    out.mkdir(parents=True, exist_ok=True)
+    model.save(out, kind=torch.bfloat16)
+    split(out, out.parent.parent / OUTBOX, LARGEST)
 
 
 def vectors(model: str, tasks: Path) -> float:
@@ -144,125 +158,197 @@ def vectors(model: str, tasks: Path) -> float:
     return 100 * float(spearmanr(cosines, [float(row["score"]) for row in rows]).statistic)
 
 
-def score(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tune a model on the five tasks with several seeds; return the medians, the scores by seed, and the seconds."""
-    name = Path(model).name
-    out, start = options.out / name, time.monotonic()
-    settings = [word for one in options.set for word in ("--set", one)]
+def bag_of_words_accuracy(data: Path, suite: str, task: str) -> float:
+    """Return the accuracy, in percent, of a bag of words on the dev set of a task whose examples have one text or two."""
+    from pretune.evaluation.suites.declaration import find_suite
+    from pretune.training.jobs.bag_of_words import bag_of_words
 
-    def evaluate(beginning: str, *tasks: str) -> dict[str, Any]:
-        folder = out / "-".join(tasks)
-        command(
-            "evaluate", beginning, "--suite", "glue", "--data", options.data, "--tasks", *tasks, "--num-seeds", options.seeds,
-            "--epochs", options.epochs if tasks != ("sst-2",) else options.sst_epochs, "--devices", options.devices,
-            "--out", folder, *settings, log=folder.with_suffix(".log"),
+    read = find_suite(suite).tasks[task].read
+    train, dev = (read(split, data, allow_incomplete=True).rows for split in ("train", "dev"))
+    texts = [[f"{row['text']} {row.get('pair', '')}" for row in rows] for rows in (train, dev)]
+    answers = bag_of_words(texts[0], [str(row["label"]) for row in train], texts[1])
+    return 100 * sum(answer == str(row["label"]) for answer, row in zip(answers, dev, strict=True)) / len(dev)
+
+
+def run(home: Path, plan_file: Path, minutes: float) -> bool:
+    """Run the jobs of a plan until all have ended or the minutes are over; return whether all have ended."""
+    plan = read_plan(plan_file)
+    runner = JobRunner(partial(record_jobs, plan, home), home, plan.at_once, machine())
+    finished = runner.run(60 * minutes)
+    print("all jobs have ended" if finished else "the time is over; the same command continues", flush=True)
+    return finished
+
+
+def retry(home: Path, wanted: bool) -> None:
+    """Forget failed jobs if that is wanted."""
+    if wanted and (home / RESULTS).is_file():
+        forget_failures(home / RESULTS)
+
+
+def start(home: Path, plan_file: Path, minutes: float) -> None:
+    """Run the jobs of a plan in a process that outlives this one, with a copy of the code."""
+    if is_running(home):
+        sys.exit(f"{home}: already started; see `record.py follow`.")
+    code = home / "code"
+    home.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(code, ignore_errors=True)
+    for name in ("src", "perf", "script"):
+        shutil.copytree(HERE.parent / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(plan_file, home / "plan.yaml")
+    others = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    path = os.pathsep.join([str(code / "src"), *others])
+    words = [sys.executable, str(code / "perf" / "record.py"), "run", str(home.resolve())]
+    words += ["--plan", str(home.resolve() / "plan.yaml"), "--minutes", str(minutes)]
+    with (home / "run.log").open("ab") as log:
+        process = subprocess.Popen(
+            words, stdout=log, stderr=subprocess.STDOUT, cwd=home, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
         )  # fmt: skip
-        return json.loads((folder / "results.json").read_text())["tasks"]
-
-    def evaluate_pairs() -> dict[str, Any]:
-        tasks = [task for task in options.tasks if task in PAIRS]
-        if options.nli is None or not tasks:
-            return evaluate(model, *tasks) if tasks else {}
-        command(
-            "finetune", model, options.nli, "--text", "sentence1", "--pair", "sentence2", "--label", "label", "--strategy", "full",
-            "--epochs", options.nli_epochs, "--no-report", "--out", out / "nli", *settings, log=out / "nli.log",
-        )  # fmt: skip
-        return evaluate(str(out / "nli"), *tasks)
-
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(evaluate_pairs)]
-        jobs += [pool.submit(evaluate, model, task) for task in options.tasks if task in SINGLE]
-        line: dict[str, Any] = {"model": name, "seeds": options.seeds, "settings": options.set}
-        line["vectors"] = round(vectors(model, options.data), 2)
-        found = {task: row for job in jobs for task, row in job.result().items()}
-    line["scores"] = {task: [round(100 * x, 2) for x in found[task]["scores"][METRIC[task]]] for task in found}
-    line["medians"] = {task: round(statistics.median(values), 2) for task, values in line["scores"].items()}
-    line["mean"] = round(statistics.mean(line["medians"].values()), 2)
-    line["wall_seconds"] = round(time.monotonic() - start)
-    shown = ("model", "settings", "medians", "mean", "vectors", "wall_seconds")
-    print(json.dumps({key: line[key] for key in shown}), flush=True)
-    return line
+    (home / PID).write_text(str(process.pid), encoding="utf-8")
+    print(f"{home}: started", flush=True)
 
 
-def plot(run: Path, figure: Path) -> None:
-    """Draw the losses and accuracies of a run against its seconds of training, as an .svg or .png file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    lines = [line for line in lines if "seconds" in line]
-    seconds = [line["seconds"] for line in lines]
-    shown = {
-        "cross-entropy": {
-            "mlm": "masked tokens (15 to 30 %)",
-            "generator": "generator",
-            "cropping": "other crop of the passage",
-        },
-        "replaced tokens": {"rtd/recall": "found (recall)", "rtd/precision": "right when flagged (precision)"},
-        "accuracy": {
-            "mlm/accuracy": "masked tokens",
-            "generator/accuracy": "generator",
-            "cropping/accuracy": "other crop",
-        },
-    }
-    panels = plt.subplots(1, 3, figsize=(13, 3.6), constrained_layout=True)[1]
-    for panel, (title, names) in zip(panels, shown.items(), strict=True):
-        for key, label in names.items():
-            panel.plot(seconds, [line.get(key) for line in lines], label=label)
-        panel.set(title=title, xlabel="seconds of training, compilation included", ylim=(0, None))
-        panel.legend(frameon=False, fontsize=8)
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    plt.savefig(figure)
+def is_running(home: Path) -> bool:
+    """Return whether the process that `start` has started still runs."""
+    file = home / PID
+    if not file.is_file():
+        return False
+    try:
+        os.kill(int(file.read_text(encoding="utf-8")), 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
-def main() -> None:
+def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
+    """Copy new results into `out` until the minutes are over or all jobs have ended, then the parts of models that fit."""
+    out.mkdir(parents=True, exist_ok=True)
+    deadline, shown = time.monotonic() + 60 * minutes, set[str]()
+    while True:
+        over = time.monotonic() >= deadline or not is_running(home)
+        for key, row in read_rows(home / RESULTS).items():
+            if key not in shown:
+                shown.add(key)
+                print(
+                    key,
+                    {name: row[name] for name in ("score", "seconds", "error", "wall_seconds") if name in row},
+                    flush=True,
+                )
+        for file, name in (
+            (home / RESULTS, RESULTS),
+            (home / "runs" / "record" / "metrics.jsonl", "record.metrics.jsonl"),
+        ):
+            if file.is_file():
+                shutil.copyfile(file, out / name)
+        if over:
+            break
+        time.sleep(pause)
+    send(home, out)
+    print("still running" if is_running(home) else "not running", flush=True)
+    if (home / "run.log").is_file():
+        shutil.copyfile(home / "run.log", out / "run.log")
+
+
+def send(home: Path, out: Path) -> list[str]:
+    """Copy parts of models that have not been copied before into `out`, as many as one call brings back; return their names."""
+    file = home / SENT
+    sent: list[str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    new, size = list[str](), sum(one.stat().st_size for one in out.iterdir())
+    for part in sorted((home / OUTBOX).glob("*.tar.*")):
+        if part.name in sent or len(new) >= MOST_FILES - 3 or size + part.stat().st_size > MOST_BYTES - MIB:
+            continue
+        shutil.copyfile(part, out / part.name)
+        new.append(part.name)
+        size += part.stat().st_size
+    file.write_text(json.dumps(sent + new), encoding="utf-8")
+    return new
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run one step of the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    nli = verbs.add_parser("nli")
-    nli.add_argument("tasks", type=Path)
-    nli.add_argument("out", type=Path)
-    pairs = verbs.add_parser("pairs")
-    pairs.add_argument("store", type=Path)
-    pairs.add_argument("pairs", type=Path)
-    pairs.add_argument("--count", type=int, default=400_000)
-    search = verbs.add_parser("pilots")
-    search.add_argument("store", type=Path)
-    search.add_argument("names", nargs="*")
-    search.add_argument("--tokens", type=float, required=True)
-    search.add_argument("--set", action="append", default=[])
-    search.add_argument("--out", type=Path, required=True)
-    curves = verbs.add_parser("plot")
-    curves.add_argument("run", type=Path)
-    curves.add_argument("figure", type=Path)
-    scores = verbs.add_parser("score")
-    scores.add_argument("models", nargs="+")
-    scores.add_argument("--data", type=Path, required=True)
-    scores.add_argument("--nli", type=Path)
-    scores.add_argument("--nli-epochs", type=float, default=2)
-    scores.add_argument("--tasks", nargs="+", default=[*SINGLE, *PAIRS])
-    scores.add_argument("--seeds", type=int, default=5)
-    scores.add_argument("--epochs", type=float, default=5)
-    scores.add_argument("--sst-epochs", type=float, default=2)
-    scores.add_argument("--devices", type=int, default=4, help="processes for each group of tasks")
-    scores.add_argument("--set", action="append", default=[])
-    scores.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    if options.verb == "nli":
-        write_nli(options.tasks, options.out)
-    elif options.verb == "pairs":
-        write_pairs(options)
-    elif options.verb == "pilots":
-        pilots(options)
-    elif options.verb == "plot":
-        plot(options.run, options.figure)
-    else:
-        options.out.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(len(options.models)) as pool:
-            for line in pool.map(lambda model: score(model, options), options.models):
-                add_result(options.out / "scores.jsonl", line | machine())
+
+    def verb(name: str, *places: str) -> argparse.ArgumentParser:
+        found = verbs.add_parser(name)
+        for place in places:
+            found.add_argument(place, type=Path)
+        return found
+
+    verb("nli", "tasks", "out")
+    verb("pairs", "store", "out").add_argument("--count", type=int, default=400_000)
+    found = verb("pack", "tasks", "out")
+    found.add_argument("--names", nargs="+", default=GLUE, help="folders of TASKS, as THERE or THERE=HERE")
+    found.add_argument("--corpora", nargs="*", type=Path, default=[], help=".jsonl.xz files to prepare there")
+    found.add_argument(
+        "--tokenizer", type=Path, help="folder of the tokenizer to prepare them with; trained there by default"
+    )
+    found.add_argument("--store", type=Path, help="a token store that is prepared already")
+    found.add_argument("--limit-mib", type=float, default=26.0, help="size of a part")
+    verb("unpack", "parts", "home")
+    for name in ("run", "start"):
+        found = verb(name, "home")
+        found.add_argument("--plan", type=Path, default=PLAN)
+        found.add_argument("--minutes", type=float, required=True)
+        found.add_argument("--retry-failed", action="store_true", help="repeat jobs that have failed")
+    found = verb("follow", "home")
+    found.add_argument("--minutes", type=float, required=True)
+    found.add_argument("--out", type=Path, required=True)
+    verb("export", "model", "out")
+    verb("vectors", "model", "tasks")
+    found = verb("bag-of-words", "tasks")
+    found.add_argument("suite")
+    found.add_argument("task")
+    verb("join", "parts").add_argument("name")
+    verbs.choices["join"].add_argument("out", type=Path)
+    found = verbs.add_parser("page")
+    found.add_argument("results", nargs="*", type=Path)
+    found.add_argument("--out", type=Path, default=HERE.parent / "docs" / "record.md")
+    found.add_argument("--plan", type=Path, default=PLAN)
+    found.add_argument("--pilots", type=Path, default=HERE / "record_pilots.yaml", help="plan of the pilots")
+    found = verbs.add_parser("table")
+    found.add_argument("results", nargs="+", type=Path)
+    found.add_argument("--plan", type=Path, default=PLAN)
+    given = parser.parse_args(words)
+    match given.verb:
+        case "nli":
+            print(f"{given.out}: {write_nli(given.tasks, given.out):,} pairs")
+        case "pairs":
+            write_pairs(given.store, given.out, given.count)
+        case "pack":
+            pack_all(
+                given.tasks,
+                given.names,
+                given.corpora,
+                given.tokenizer,
+                given.store,
+                given.out,
+                int(given.limit_mib * MIB),
+            )
+        case "unpack":
+            if not unpack(given.parts, given.home):
+                sys.exit(WAITING)
+        case "run":
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            retry(given.home, given.retry_failed)
+            run(given.home, given.plan, given.minutes)
+        case "start":
+            retry(given.home, given.retry_failed)
+            start(given.home, given.plan, given.minutes)
+        case "follow":
+            follow(given.home, given.out, given.minutes)
+        case "export":
+            export(given.model, given.out)
+        case "vectors":
+            print(json.dumps({"score": round(vectors(str(given.model), given.tasks), 2)}))
+        case "bag-of-words":
+            accuracy = bag_of_words_accuracy(given.tasks, given.suite, given.task)
+            print(json.dumps({"metric": "accuracy", "score": round(accuracy, 2)}))
+        case "join":
+            join(given.parts, given.name, given.out)
+        case "table":
+            print(score_table(given.results, read_plan(given.plan)))
+        case "page":
+            write_page(given.results, read_plan(given.plan), read_plan(given.pilots), given.out)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 Run it in a folder with data/ (see docs/studies/README.md). Studies run in the order of their value per minute; those that are
 estimated to take longer than the time that is left are skipped. Interrupted ones go on when the same command is run again.
+The outcome of each run is appended to a file (`--save`) as soon as it is known; on a new machine, finished runs are restored from that file.
 docs/studies/CLAIM/ gets summary.md, results.csv and scores.png of the seeds that are complete for all arms, and cost.json.
 """
 
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +49,7 @@ WIDEST = 3e14
 EXAMPLES_PER_SECOND = 7000  # of fine-tuning: RTE, six epochs in 2.05 s (the same page)
 RUN_SECONDS = 4.0  # per run: the start, the first compiled step, saving
 EVALUATION_SECONDS = {"task": 2.0, "perplexity": 6.0, "vocabulary": 3.0, "suite": 15.0, "probe": 10.0, "latency": 0.0}
+POLL, STOPPING = 1.0, 20.0  # seconds between looks for new outcomes, and until an interrupted study is killed
 STUDY_SECONDS = 60.0  # per study: imports, compilation, the plan, the report
 PREPARED_BYTES_PER_SECOND = 5e6  # of text, to tokenize it and to train a tokenizer
 COMPRESSED = 4.0  # a corpus file of .xz is about a quarter of its text
@@ -111,7 +116,7 @@ def preparation_seconds(study: Study) -> float:
     }
     size = 0.0
     for arm in different.values():
-        files = [file for path in corpus_paths(arm) for file in Path().glob(path) if file.is_file()]
+        files = [file for path in corpus_paths(arm) for file in map(Path, glob(path)) if file.is_file()]
         size += sum(file.stat().st_size * (COMPRESSED if file.suffix == ".xz" else 1) for file in files)
     return size / PREPARED_BYTES_PER_SECOND
 
@@ -127,17 +132,67 @@ def evaluation_seconds(evaluation: Evaluation, stage: str) -> float:
     return seconds
 
 
-def run_study(name: str, out: Path, seeds: int | None, deadline: float, devices: int) -> bool:
-    """Run a study until it is finished or the time is over; return whether it is finished."""
+def run_study(name: str, out: Path, seeds: int | None, deadline: float, devices: int, save: Path) -> bool:
+    """Run a study until it is finished or the time is over; return whether it is finished.
+
+    Outcomes are appended to the file `save` as soon as they are known.
+    """
     content, _ = read_with_seeds(name, seeds)
     out.mkdir(parents=True, exist_ok=True)
     file = out.with_suffix(".yaml")
     file.write_text(write_recipe(content), encoding="utf-8")
     command = [sys.executable, "-m", "pretune", "study", str(file), "--out", str(out), "--devices", str(devices)]
-    try:
-        return subprocess.run(command, timeout=max(1.0, deadline - time.monotonic()), check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+    process = subprocess.Popen(command)
+    while process.poll() is None and time.monotonic() < deadline:
+        save_outcomes(name, out, save)
+        time.sleep(POLL)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOPPING)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    save_outcomes(name, out, save)
+    return process.returncode == 0
+
+
+def read_saved(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the saved outcomes by the path of their file below the folder of all studies."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    found = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # it was cut off
+            continue
+        found[row["path"]] = row["outcome"]
+    return found
+
+
+def save_outcomes(name: str, out: Path, file: Path) -> None:
+    """Append the outcomes of a study's finished runs that the file does not have yet, and wait until they are on the disk."""
+    saved = read_saved(file)
+    for path in sorted(out.glob("runs/**/outcome.json")):
+        key = f"{name}/{path.relative_to(out).as_posix()}"
+        outcome = json.loads(path.read_text(encoding="utf-8"))
+        if saved.get(key) == outcome:
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torn = file.is_file() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write("\n" * torn + json.dumps({"path": key, "outcome": outcome}) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def restore_outcomes(name: str, out: Path, file: Path) -> None:
+    """Write the saved outcomes of a study into its folder, unless they are there, so that its runs are not repeated."""
+    for key, outcome in read_saved(file).items():
+        path = key.removeprefix(f"{name}/")
+        if path != key and not (out / path).is_file():
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            (out / path).write_text(json.dumps(outcome), encoding="utf-8")
 
 
 def finished_outcomes(out: Path) -> list[Outcome]:
@@ -216,7 +271,7 @@ def draw_scores(results: Any, file: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Run the studies that fit into the time limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="studies; by default all of docs/studies")
@@ -225,8 +280,9 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1, help="processes; several share a GPU")
     parser.add_argument("--out", type=Path, default=Path("runs/studies"))
     parser.add_argument("--results", type=Path, default=STUDIES, help="folder for the small files")
+    parser.add_argument("--save", type=Path, help="file of outcomes; by default OUT/outcomes.jsonl")
     parser.add_argument("--list", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     names = given.names or sorted(file.stem for file in STUDIES.glob("*.yaml"))
     estimates = sorted((estimate(name, given.seeds) for name in names), key=lambda one: -one.value_per_minute)
     print(f"{'study':28} value  minutes  value/min")
@@ -234,13 +290,15 @@ def main() -> None:
     if given.list:
         return
     deadline = time.monotonic() + 60 * given.minutes
+    save = given.save or given.out / "outcomes.jsonl"
     for one in estimates:
+        restore_outcomes(one.name, given.out / one.name, save)
         left = (deadline - time.monotonic()) / 60
         if one.minutes > left and finished_outcomes(given.out / one.name) == []:
             print(f"{one.name}: skipped, it needs about {one.minutes:.0f} minutes, and {left:.0f} are left", flush=True)
             continue
         began = time.monotonic()
-        finished = run_study(one.name, given.out / one.name, given.seeds, deadline, given.devices)
+        finished = run_study(one.name, given.out / one.name, given.seeds, deadline, given.devices, save)
         some = write_results(one.name, given.out / one.name, given.results / one.name, given.seeds)
         state = "finished" if finished else "not finished" if some else "no seed is complete"
         print(

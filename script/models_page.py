@@ -38,6 +38,7 @@ ABOUT = {
     "deberta-v2": ("DeBERTa-v2 and v3, He et al., 2021", "test_deberta.py test_presets.py"),
     "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
     "performer": ("Performer, Choromanski et al., 2020, with the architecture of BERT", ""),
+    "vilbert": ("ViLBERT, Lu et al., 2019: texts and regions of images", ""),
     "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py test_task_heads.py"),
     "gpt2": ("GPT-2, Radford et al., 2019", "test_gpt.py test_task_heads.py"),
     "gpt3": ("GPT-3, Brown et al., 2020: GPT-2 with alternating dense and locally banded attention", "test_gpt3.py"),
@@ -68,9 +69,12 @@ PARITY_NOTES = {
     "bilstm": "no: not in `transformers`; its layers are those of lstm, its properties are tested in tests/families/recurrent/test_recurrent_families.py",
     "elmo": "no: not in `transformers`; the released format is tested in tests/families/recurrent/test_elmo_checkpoint.py",
     "seq2seq": "no: not in `transformers`; its properties are tested in tests/backbones/test_recurrent_encoder_decoder.py",
+    "vilbert": "no: not in `transformers`; hidden states and logits are compared with the computation of the released code in tests/families/encoders/test_vilbert.py",
     "elmo-transformer": "no: not in `transformers`; its properties are tested in tests/objectives/pretraining/test_bilm.py",
     "performer": "no: not in `transformers`; its properties are tested in tests/families/encoders/test_performer.py and tests/nn/attention/test_performer.py",
 }
+# Families that are not in `transformers`, but have a published format.
+NOT_EXPORTED = {"vilbert": "none: a run folder has the parameter names of the released code"}
 # The rounded numbers in papers and model cards.
 PUBLISHED = {
     "bert-tiny": "4.4M", "bert-mini": "11.3M", "bert-small": "29.1M", "bert-base": "110M", "bert-large": "340M",
@@ -98,7 +102,7 @@ PUBLISHED = {
 }  # fmt: skip
 HEADS = {
     "mlm": "fill-mask", "nsp": "next sentence", "sop": "sentence order", "rtd": "replaced tokens", "lm": "generation",
-    "plm": "permuted prediction", "classify": "classification", "choose": "multiple choice",
+    "plm": "permuted prediction", "mrm": "masked regions", "itm": "image-text matching", "vqa": "answers about images", "classify": "classification", "choose": "multiple choice",
     "tag": "tags", "answer": "answers",
     "spans": "generation", "denoise": "generation", "mass": "generation", "shuffle": "generation", "translate": "generation",
 }  # fmt: skip
@@ -112,7 +116,11 @@ def families() -> dict[str, str]:
         classes = [names for one in (family, *family.variants) for names in one.classes]
         heads = list(dict.fromkeys(HEADS[head] for names in classes for head in sorted(names)))
         bare = ["bare", *(["bare encoder"] if family.variants else [])]
-        listed = ", ".join([*bare, *heads]) if family.in_transformers else "none: the format is specific to pretune"
+        listed = (
+            ", ".join([*bare, *heads])
+            if family.in_transformers
+            else NOT_EXPORTED.get(name, "none: the format is specific to pretune")
+        )
         parity = PARITY_NOTES.get(name, "yes").partition(":")[0]
         rows[name] = f"| `{name}` | {source} | {listed} | {parity} |"
     return rows

@@ -265,7 +265,7 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
     for name, close in (("graph", 1e-4), ("int8", 0.2)):  # the logits of the graph itself, which other programs use
         session = open_session(tmp_path / name / "model.onnx")
         for batch in text_batches(model, texts):
-            for feed, _ in padded_inputs(batch.packed[0]):
+            for feed, *_ in padded_inputs(batch.packed[0]):
                 wanted = {entry.name: feed[entry.name] for entry in session.get_inputs()}
                 (logits,) = session.run(["logits"], wanted)
                 tensors = [torch.from_numpy(feed[key]) for key in INPUTS]

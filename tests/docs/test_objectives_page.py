@@ -13,6 +13,7 @@ import pretune as pt
 from pretune.models.presets import preset_names
 from pretune.objectives import OBJECTIVES
 from tests.support.cli import run_line
+from tests.support.drawn_shapes import write_captions
 from tests.support.paths import DOCS
 from tests.support.texts import english_documents
 from tests.support.tiny_training_cases import store
@@ -27,7 +28,23 @@ def small(line: str) -> list[str]:
 
 def test_every_section_is_an_objective_and_names_its_source() -> None:
     sections = dict(re.findall(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-    known = {"lm", "bilm", "plm", "mlm", "tlm", "nsp", "sop", "sso", "dlm", "rtd", "trtd", "item", "classify"}
+    known = {
+        "lm",
+        "bilm",
+        "plm",
+        "mlm",
+        "tlm",
+        "nsp",
+        "sop",
+        "sso",
+        "dlm",
+        "rtd",
+        "trtd",
+        "mrm",
+        "itm",
+        "item",
+        "classify",
+    }
     assert known <= set(sections) <= set(OBJECTIVES)
     for name, text in sections.items():
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
@@ -51,6 +68,7 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("chats.jsonl").write_text("\n".join(chats), encoding="utf-8")
     names = [json.dumps({"text": line, "names": [[0, 7], {"start": 8, "end": 11}]}) for line in lines]
     Path("names.jsonl").write_text("\n".join(names), encoding="utf-8")
+    write_captions(Path(), 60)
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
         run_line(line, *small(line))

@@ -30,7 +30,7 @@ ROWS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with corpora, tasks, and a command `pretune`."""
+    """Return a folder with corpora and tasks."""
     english = english_documents()
     (tmp_path / "corpora").mkdir()
     for number, name in enumerate(NAMES):
@@ -63,17 +63,13 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "glue" / "STS-B" / "dev.tsv").write_text(
         "\t".join(columns) + "\n" + "\t".join(["0"] * 7 + ["A b.", "C d.", "2.5"]) + "\n"
     )
-    command = tmp_path / "bin" / "pretune"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pretune "$@"\n')
-    command.chmod(0o755)
     return tmp_path
 
 
 def run(folder: Path, corpora: str, out: str, *options: str, seed: int = 0, code: int = 0) -> str:
     environment = {
         **os.environ,
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT / "src"),
         "PYTHONHASHSEED": str(seed),
     }

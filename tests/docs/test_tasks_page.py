@@ -11,6 +11,7 @@ import pytest
 import pretune as pt
 from pretune.objectives import task_names
 from tests.support.cli import run_command, run_line
+from tests.support.drawn_shapes import write_captions, write_questions
 from tests.support.objective_data import write
 from tests.support.paths import DOCS
 from tests.support.task_rows import (
@@ -71,6 +72,8 @@ def make_files() -> None:
         for item, price, label in zip(row["items"], row["price"], row["label"], strict=True)  # type: ignore[call-overload]
     ]
     table("lists.csv", lists)
+    write_captions(Path(), 60)
+    write_questions(Path(), 40)
     write(Path("record.jsonl"), entity_rows(8))
     for name in ("train", "dev"):
         Path(f"{name}.conll").write_text(TAGGED, encoding="utf-8")
@@ -95,6 +98,8 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "--confidence-threshold 0.9", "--confidence-threshold 0.5"
     )
     for line in script.splitlines():
+        if line.startswith("pretune pretrain "):
+            line = line.replace("--steps 200", "--steps 1") + " --set batch.tokens=256"
         run_line(line, *(QUICK if line.startswith("pretune finetune ") else []))
     assert pt.Run("runs/ranked").recipe["columns"] == {"group": "id"}
     run_command("finetune", "--recipe", "runs/ranked/recipe.yaml", "--out", "runs/again", *QUICK)

@@ -111,7 +111,9 @@ def test_calibration_makes_content_free_texts_uniform(writer: Path) -> None:
     usual = np.mean([list(answer["probabilities"].values()) for answer in plain[:3]], axis=0)
     for before, after in zip(plain, even, strict=True):
         shares = np.array(list(before["probabilities"].values())) / usual
-        assert list(after["probabilities"].values()) == pytest.approx((shares / shares.sum()).tolist(), abs=1e-9)
+        assert list(after["probabilities"].values()) == pytest.approx(
+            (shares / shares.sum()).tolist(), abs=1e-6
+        )  # of logits in fp32, from batches of different sizes
     alone = calibrate_answers(plain[:1], plain[:1])[0]
     assert list(alone["probabilities"].values()) == pytest.approx([1 / 3] * 3)
 

@@ -12,10 +12,11 @@ import pretune as pt
 from pretune.models.bundled import bundled_folder, bundled_names
 from pretune.models.loading import load
 from pretune.models.name_resolution import find_folder
-from pretune.sample_data import clozes
+from pretune.sample_data import clozes, example
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 NAME = "pretune-small-en"
+STATED = 0.6  # accuracy after three epochs on the 400 sample messages; 0.705 was measured
 PARIS = "The capital of France is [MASK]."
 
 
@@ -81,3 +82,13 @@ def test_transformers_fills_masks_identically() -> None:
             logits = model(**given).logits[0]
         gap = given["input_ids"][0].tolist().index(tokenizer.mask_token_id)
         assert tokenizer.convert_ids_to_tokens(logits[gap].topk(5).indices.tolist()) == ours
+
+
+@pytest.mark.end_to_end
+def test_fine_tuning_on_the_sample_task_reaches_a_stated_accuracy(tmp_path: Path) -> None:
+    """The majority class has 25 %, and a small network from random weights about 48 % (docs/studies/quick.md)."""
+    data = example("messages_train.csv"), example("messages_test.csv")
+    run = pt.finetune(
+        NAME, data[0], dev=data[1], epochs=3, strategy="full", num_seeds=1, out=tmp_path / "run", device="cpu"
+    )
+    assert run.results["dev/accuracy"] >= STATED

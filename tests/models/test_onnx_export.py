@@ -12,10 +12,19 @@ from transformers import AutoTokenizer
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx_runtime import GRAPH, MOBILE_GRAPH, STATES, OnnxBackbone, open_session
+from pretune.backbones.onnx_runtime import (
+    ALL_TOKENS,
+    GRAPH,
+    MOBILE_GRAPH,
+    STATES,
+    TOKEN_STATES,
+    OnnxBackbone,
+    open_session,
+    padded_inputs,
+)
 from pretune.models.loading import load
-from pretune.models.onnx_export import export_graph, remove_idle_casts, write_graph
-from pretune.models.padded_model import LanguageModel
+from pretune.models.onnx_export import check_graph, export_graph, make_states_optional, remove_idle_casts, write_graph
+from pretune.models.padded_model import LanguageModel, token_states
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 from tests.support.one_word_task import start, trained
@@ -105,7 +114,6 @@ def test_logits_are_computed_only_if_requested(tmp_path: Path) -> None:
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
     model.save(tmp_path / "model")
     assert pt.export(tmp_path / "model", format="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
-    assert backbone.options.only_execute_path_to_fetches
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
 
@@ -146,7 +154,9 @@ def test_every_task_exports_to_onnx(text: str, tmp_path: Path) -> None:
     model.add_heads([task])
     model.root.eval()
     facts = export_graph(model, tmp_path, [task])  # type: ignore[list-item]
-    assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2]
+    first = ["first_hidden_state"] if token_states(model) else []
+    assert facts["outputs"] == ["last_hidden_state", "logits"][: 1 if text == "match" else 2] + first
+    assert bool(first) == (text.partition("(")[0] in ("classify", "regress", "choose", "entity", "rank"))
 
 
 @pytest.mark.not_fast
@@ -195,6 +205,36 @@ def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("family", "pooling"), [("bert", "cls"), ("gpt2", "last"), ("modernbert", "last")])
+def test_graphs_compute_the_states_of_single_tokens(
+    family: str, pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(family, small_tokenizer("wordpiece"), f"regress(pooling={pooling})")
+    write_graph(model, tmp_path / GRAPH)
+    make_states_optional(tmp_path / GRAPH)
+    check_graph(model, None, tmp_path / GRAPH)
+    graph = OnnxBackbone(tmp_path / GRAPH, model.backbone)
+    fetched: list[str] = []
+    run = graph._run
+    monkeypatch.setattr(graph, "_run", lambda name, *x: [fetched.append(name), run(name, *x)][1])
+    packed = pack_lists([[21, 30, 40, 25], [22], [23, 50, 60]])
+    first, last = packed.offsets[:-1].long(), packed.offsets[1:].long() - 1
+    expected = model.backbone(packed, keep="all").layers[-1]
+    output = TOKEN_STATES[pooling]
+    for at, name in ((first, "cls"), (last, "last"), (torch.tensor([0, 2, 7]), "")):
+        fetched.clear()
+        torch.testing.assert_close(graph(packed).last_at(at), expected[at], rtol=0, atol=1e-5)
+        assert set(fetched) == {output if name == pooling else STATES}
+    torch.testing.assert_close(graph(packed).last, expected, rtol=0, atol=1e-5)
+    feed, *_ = next(padded_inputs(packed))
+    feed = {name: rows for name, rows in feed.items() if name in graph.inputs}
+    states, chosen = graph.session.run([STATES, output], feed | {ALL_TOKENS: np.array(False)})
+    assert states.size == 0 and chosen.shape == (
+        len(feed["input_ids"]),
+        16,
+    )  # the branch with most of the top layer did not run
+
+
 @pytest.mark.not_fast
 def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
     pt.export(trained(), out=tmp_path / "graph", format="onnx")
@@ -207,7 +247,8 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
     )
     np.testing.assert_allclose(first, second, atol=1e-4)
     session = open_session(tmp_path / "graph" / GRAPH)
-    assert [entry.name for entry in session.get_outputs()] == ["last_hidden_state", "logits"]
+    names = ["last_hidden_state", "logits", "first_hidden_state"]
+    assert [entry.name for entry in session.get_outputs()] == names
     model = load(tmp_path / "graph")
     with pytest.raises(PretuneError, match="only the hidden states of its top layer"):
         model.backbone(pack_lists([[5, 6]]), keep=[1])

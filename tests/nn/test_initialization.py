@@ -11,9 +11,11 @@ from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.initialization import (
     InitializationScheme,
+    SkipInitialization,
     initialize,
     initialize_by_fan_in,
     initialize_uniform,
+    truncated_normal_,
 )
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.output_heads import TiedVocabularyHead, UntiedVocabularyHead
@@ -89,3 +91,10 @@ def test_a_module_without_values_or_parameters_is_returned_as_it_is() -> None:
         assert initialize(Linear(2, 2)).weight.is_meta
     head = TiedVocabularyHead(7, bias=False)
     assert initialize_by_fan_in(head) is head
+
+
+def test_truncated_normal_weights_are_not_drawn_before_weights_are_loaded() -> None:
+    with SkipInitialization():
+        assert not truncated_normal_(torch.ones(64, 64), 0.1).any()
+    drawn = truncated_normal_(torch.ones(64, 64), 0.1)
+    assert drawn.abs().max() <= 0.2 and 0.05 < drawn.std() < 0.1

@@ -27,7 +27,9 @@ def test_every_objective_has_an_example_and_other_data_is_noted() -> None:
         assert row["input"] and row["target"], name
     noted = {name for name, row in rows.items() if "built-in" in row.get("note", "")}
     tasks = set(task_names())
-    assert noted == {"tlm", "trtd", "translate", "dlm", "item", "nsp", "sop", "sso", "skip_thought"} | tasks
+    assert (
+        noted == {"tlm", "trtd", "translate", "dlm", "mrm", "itm", "item", "nsp", "sop", "sso", "skip_thought"} | tasks
+    )
     assert rows == {row["objective"]: row for row in demonstrate()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,3 +96,11 @@ def test_wrappers_delegate_every_member_of_the_contract(wrapper: type, contract:
     declared = {name for name in vars(wrapper) if not name.startswith("_")}
     # has_option queries the unwrapped task.
     assert members - declared - {"has_option"} == set()
+
+
+def test_an_objective_is_imported_alone_if_its_module_has_its_name() -> None:
+    code = (
+        "import sys; from pretune.objectives import parse_objective; parse_objective('classify'); "
+        "print(*(name for name in ('classify', 'coref') if f'pretune.objectives.tasks.{name}' in sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["classify"]

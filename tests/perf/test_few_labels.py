@@ -40,9 +40,10 @@ def test_runs_accumulate_in_one_file(tmp_path: Path) -> None:
 
     chosen = ["--methods", "TF-IDF+LR", "majority"]
     assert "0 of 4 runs done" in run(*chosen, "--draws", "1", "--minutes", "0")
-    assert "4 of 4 runs done" in run(*chosen, "--draws", "1")
+    assert "4 of 4 runs done" in run(*chosen, "--draws", "1", "--test-rows", "10")
+    assert "4 of 4 runs done" in run(*chosen, "--draws", "1"), "runs with fewer test rows are repeated"
     found = {(row["set"], row["method"]): row for row in rows()}
     assert len(found) == 4 and not any(row["error"] for row in found.values())
     assert float(found["SST-2", "TF-IDF+LR"]["score"]) == 1 and float(found["CoNLL-2003", "majority"]["score"]) == 0
     assert "4 of 4 runs done" in run(*chosen, "--draws", "2")
-    assert len(rows()) == 8
+    assert len(rows()) == 12 and [row["test_rows"] for row in rows()] == ["10"] * 4 + ["20"] * 8

@@ -16,6 +16,7 @@ from pretune.objectives import parse_objective
 from pretune.packed import Batch, pack, pack_targets
 from pretune.text.packing.sequences import Packing
 from tests.support.counted_flops import forward_flops, itemize_flops, training_flops
+from tests.support.drawn_shapes import image_text_data, small_model
 from tests.support.flop_batches import even_batch, small_backbone
 from tests.support.tiny_training_cases import bert, encoder_decoder, modern, transformer_xl, xl
 
@@ -244,3 +245,24 @@ def test_recurrence_counts_every_gate_once_per_token() -> None:
     layer = 4 * 32 * (32 + 32)
     assert items["recurrence"] == 2 * (2 * layer + layer) * 24
     assert items["cross attention"] == 4 * 64 * 3 * 8 * 8
+
+
+@pytest.mark.parametrize("objective", ["mlm", "mlm+mrm+itm"])
+def test_formula_for_two_streams(objective: str) -> None:
+    joint = parse_objective(objective).joints[0]
+    root = small_model(image_text_data(4).tokenizer, joint.objectives).root
+    rows, length, regions = 3, 8, 5
+    rng = np.random.default_rng(0)
+    columns = {"features": rng.normal(size=(rows * regions, 19)), "locations": rng.uniform(size=(rows * regions, 5))}
+    image = pack(np.zeros(rows * regions, dtype=int), np.full(rows, regions), columns=columns)
+    text = pack(rng.integers(5, 60, rows * length), np.full(rows, length))
+    at = np.arange(0, rows * regions, 4)
+    targets = {
+        "mlm": pack_targets(at, at), "mrm": pack_targets(at, np.full((len(at), 9), 1 / 9)),
+        "itm": pack_targets(np.arange(rows), np.arange(rows) % 2),
+    }  # fmt: skip
+    counts = {"mlm": float(len(at)), "mrm": float(len(at)), "itm": float(rows)}
+    batch = Batch((text, image) if "mrm" in objective else (text,), targets, counts, rows=np.arange(rows))
+    with FlopCounterMode(display=False) as counter:
+        root(joint, batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)

@@ -57,10 +57,14 @@ def test_the_formula_equals_the_state_of_the_optimizer_after_a_step(name: str, m
     assert sum(tensor.nbytes for tensor in tensors) == optimizer_state_bytes(root, given)
 
 
-def saved_bytes(backbone: Any, tokens: int) -> int:
-    """Return the size of the activations that autograd saves in a forward pass over `tokens` tokens."""
+def saved_bytes(backbone: Any, tokens: int, owner: Any = None) -> int:
+    """Return the size of the activations that autograd saves in a forward pass over `tokens` tokens.
+
+    `owner` has the parameters of the backbone if `backbone` is a function.
+    """
+    owner = backbone if owner is None else owner
     ids = np.random.default_rng(0).integers(5, 250, (4, tokens // 4)).tolist()
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*backbone.parameters(), *backbone.buffers()]}
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*owner.parameters(), *owner.buffers()]}
     saved: dict[int, int] = {}
     alive = []
 
@@ -88,6 +92,20 @@ def test_activations_per_token_are_close_to_what_autograd_saves(preset: str) -> 
     saved = saved_activations(backbone)
     parts = [saved] if saved.source is None else [saved.source, saved]
     assert sum(part.total for part in parts) == pytest.approx(measured, rel=0.1)
+
+
+def test_activations_of_two_streams_are_close_to_what_autograd_saves() -> None:
+    backbone: Any = make_model("vilbert-tiny", 256, regions=(64, None)).root.train().backbone
+    saved = saved_activations(backbone)
+    assert saved.source is not None and not saved.unknown
+
+    def measured(tokens: int, regions: int) -> int:
+        columns = {"features": np.ones((regions, 64), np.float32), "locations": np.ones((regions, 5), np.float32)}
+        image = pack(np.zeros(regions, dtype=int), np.full(4, regions // 4), columns=columns)
+        return saved_bytes(lambda text: backbone(text, image), tokens, backbone)
+
+    for per_token, more in ((saved.total, measured(192, 64)), (saved.source.total, measured(64, 192))):
+        assert per_token == pytest.approx((more - measured(64, 64)) / (128 * FP32), rel=0.1)
 
 
 def test_gradient_checkpointing_keeps_less_and_the_estimate_grows_with_the_microbatch() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol, Unpack
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import TypedDict
@@ -34,6 +35,49 @@ class BackboneOutput:
     def last(self) -> Tensor:
         """The hidden states of the topmost requested layer, (tokens, width)."""
         return self.layers[-1]
+
+    def last_at(self, at: Tensor) -> Tensor:
+        """Return the hidden states of that layer for the m tokens with the indices `at` alone, (m, width).
+
+        The tokens are in the order of their sequences. Heads that read few tokens use this in place of `last`: see
+        `DeferredOutput`.
+
+        >>> BackboneOutput([torch.eye(3)]).last_at(torch.tensor([2])).tolist()
+        [[0.0, 0.0, 1.0]]
+        """
+        return self.last[at]
+
+
+class DeferredOutput(BackboneOutput):
+    """The output of a backbone that computes its top layer when it is read, for as many tokens as are read.
+
+    Many heads read one token per sequence. Most of the top layer is then computed for these tokens alone: in attention,
+    they are the only queries; keys and values are those of all tokens.
+    """
+
+    def __init__(self, compute: Callable[[Tensor | None], Tensor]) -> None:
+        """Keep the function that computes the states of the tokens with given indices, or of all tokens for None."""
+        self.compute, self.state = compute, None
+        self._read: tuple[Tensor, Tensor] | None = None  # the tokens that were read last, and their states
+
+    @cached_property
+    def layers(self) -> list[Tensor]:  # type: ignore[override]
+        """The hidden states of the top layer, (tokens, width), in a list."""
+        return [self.compute(None)]
+
+    def last_at(self, at: Tensor) -> Tensor:
+        """Return the hidden states of the top layer for the m tokens with the indices `at` alone, (m, width)."""
+        if self._read is None or not torch.equal(self._read[0], at):  # several heads may read the same tokens
+            self._read = at, self.compute(at)
+        return self._read[1]
+
+
+def defers_top_layer(x: Tensor) -> bool:
+    """Return whether a backbone with hidden states `x` returns a `DeferredOutput`: in inference on a CPU.
+
+    Elsewhere, shapes that depend on the data cost more than the top layer.
+    """
+    return x.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class TaskParts(TypedDict, total=False):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayerSelection, TaskHeadParts
+from pretune.backbones.backbone import BackboneOutput, DeferredOutput, LayerSelection, TaskHeadParts
+from pretune.nn.pooling import chosen_tokens
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -23,6 +25,9 @@ MOBILE_GRAPH = "model.ort"  # the same in the format of ONNX Runtime's mobile bu
 # The names that Optimum gives the inputs and outputs of its graphs.
 INPUTS = IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
 STATES, LOGITS = "last_hidden_state", "logits"
+ALL_TOKENS = "all_tokens"  # an optional input: whether to compute STATES if a graph has other outputs (True by default)
+# Pooling → the output with the hidden state of the only token of each sequence that the pooling reads.
+TOKEN_STATES = {"cls": "first_hidden_state", "last": "final_hidden_state"}
 # The largest number of tokens, with padding, that a graph gets at once, unless one sequence has more: about what fits into a core's
 # cache (see docs/measurements/inference.md).
 TOKENS_PER_RUN = 256
@@ -54,8 +59,10 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         super().__init__()
         self.path, self.session = path, open_session(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
-        self.options = import_optional("onnxruntime", "running an ONNX graph").RunOptions()
-        self.options.only_execute_path_to_fetches = True  # do not compute the graph's logits, which nobody reads
+        optional = {entry.name for entry in self.session.get_overridable_initializers()}
+        self.without_states = {name: np.array(False) for name in optional & {ALL_TOKENS}}
+        outputs = {entry.name for entry in self.session.get_outputs()}
+        self.token_states = {mode: name for mode, name in TOKEN_STATES.items() if name in outputs}
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
@@ -77,20 +84,38 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
                 f"{self.path}: an ONNX graph returns only the hidden states of its top layer; for other layers, use the "
                 "model from which the graph was exported"
             )
+        return DeferredOutput(partial(self.compute, packed))
+
+    def compute(self, packed: Packed, at: Tensor | None) -> Tensor:
+        """Return the hidden states of the tokens with the indices `at`, (m, width), or of all tokens for None.
+
+        If `at` is one token of each sequence for which the graph has an output, only its top layer for them is computed.
+        """
+        for mode, output in self.token_states.items():
+            expected = chosen_tokens(packed, mode)
+            lengths = packed.offsets.diff()
+            if at is not None and expected is not None and torch.equal(at, expected) and bool(lengths.all()):
+                found = np.empty((len(lengths), self.width), dtype=np.float32)
+                for feed, _, rows in padded_inputs(packed):
+                    found[rows] = self._run(output, feed, (len(rows),), self.without_states)
+                return torch.from_numpy(found).to(packed.ids.device)
         states = np.empty((len(packed), self.width), dtype=np.float32)
-        for feed, indices in padded_inputs(packed):
-            wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
-            states[indices] = self._run(wanted, feed[MASK].shape)[feed[MASK] > 0]
-        return BackboneOutput([torch.from_numpy(states).to(packed.ids.device)])
+        for feed, indices, _ in padded_inputs(packed):
+            states[indices] = self._run(STATES, feed, feed[MASK].shape)[feed[MASK] > 0]
+        every = torch.from_numpy(states).to(packed.ids.device)
+        return every if at is None else every[at]
 
-    def _run(self, feed: dict[str, Array], shape: tuple[int, ...]) -> Array:
-        """Run the ONNX graph on `feed`, b padded sequences of length L, and return the hidden states, (b, L, width).
+    def _run(
+        self, output: str, feed: dict[str, Array], shape: tuple[int, ...], switches: Mapping[str, Array] | None = None
+    ) -> Array:
+        """Run the ONNX graph on `feed`, b padded sequences of length L, and return the `output` with hidden states.
 
-        `feed` maps the names of the graph's inputs to arrays of `shape`, (b, L). An error is raised if the graph fails
-        or its output has another shape.
+        `feed` maps names of inputs to arrays, (b, L), and `switches` those of optional inputs. The result is
+        (*shape, width); an error is raised if the graph fails or its output has another shape.
         """
         try:
-            (states,) = self.session.run([STATES], feed, self.options)
+            wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
+            (states,) = self.session.run([output], {**wanted, **(switches or {})})
         except Exception as error:  # ONNX Runtime has no common class for its errors
             raise PretuneError(
                 f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]}); export it again"
@@ -107,11 +132,12 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         return []
 
 
-def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
-    """Yield, for each group of sequences of similar length, its padded ONNX inputs and the indices of its tokens.
+def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array, Array]]:
+    """Yield, for each group of sequences of similar length, its padded ONNX inputs and the indices of its tokens and rows.
 
     The inputs are arrays by name, (b, L) each, for b sequences padded to the length L of the longest. The indices tell,
-    row by row, which token of `packed` is at each place that is not padding.
+    row by row, which token of `packed` is at each place that is not padding; the last array has the numbers of the b
+    sequences.
     """
     # Batches may be on a GPU; ONNX Runtime computes on the host.
     offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
@@ -123,7 +149,7 @@ def padded_inputs(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
         real = np.arange(int(lengths[rows].max())) < lengths[rows][:, None]  # (b, L)
         indices = span_indices(starts[rows], lengths[rows])
         feed = {name: _pad(column[indices], real) for name, column in columns.items()}
-        yield feed | {MASK: real.astype(np.int64)}, indices
+        yield feed | {MASK: real.astype(np.int64)}, indices, rows
 
 
 def _length_buckets(lengths: Array) -> list[Array]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, LayeredBackbone, LayerSelection, TaskParts, selected_layers
+from pretune.backbones.backbone import (
+    BackboneOutput,
+    DeferredOutput,
+    LayeredBackbone,
+    LayerSelection,
+    TaskParts,
+    defers_top_layer,
+    selected_layers,
+)
 from pretune.backbones.segment_memory import MemoryContext, SegmentMemory, within_documents
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import AttentionContext
@@ -91,12 +100,19 @@ class TransformerStack(LayeredBackbone):
         for number, layer in enumerate(stack, 1):
             # Each depth gets its own context: a layer recomputed in the backward pass must find the same one again.
             key_states = recall.key_states(number - 1, x) if recall is not None else None
-            x = layer(x, replace(context, depth=number - 1, key_states=key_states))
+            own = replace(context, depth=number - 1, key_states=key_states)
+            if number == len(stack) and keep == "last" and recall is None and cache is None and defers_top_layer(x):
+                return DeferredOutput(partial(self.top, layer, x, own))
+            x = layer(x, own)
             if number == len(stack):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
         return BackboneOutput(layers, recall.next() if recall is not None else cache)
+
+    def top(self, layer: nn.Module, x: Tensor, context: AttentionContext, at: Tensor | None) -> Tensor:
+        """Return the output of the top layer, normalized, for the tokens with the indices `at`, or for all tokens."""
+        return self.norm(layer(x, context if at is None else replace(context, at=at)))  # type: ignore[no-any-return]
 
     def restore_state(self, tensors: dict[str, Tensor]) -> SegmentMemory:
         """Rebuild the segment memory from the tensors of a checkpoint."""

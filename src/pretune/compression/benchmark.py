@@ -90,7 +90,7 @@ def forward_pass(model: Model, task: Task | None) -> Callable[[Batch], Any]:
     if task is not None and task.output_per == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)
     inputs = 2 if isinstance(root.backbone, EncoderDecoder) else 1  # source and target
-    return lambda batch: root.backbone(*batch.packed * inputs)
+    return lambda batch: root.backbone(*batch.packed * inputs).last
 
 
 def median_seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = None) -> dict[str, float]:

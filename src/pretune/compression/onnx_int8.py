@@ -223,7 +223,7 @@ class CalibrationReader:
 
     def __init__(self, graph: Path, batches: Iterable[Batch]) -> None:
         names = {entry.name for entry in open_session(graph).get_inputs()}
-        rows = [feed for batch in batches for packed in batch.packed for feed, _ in padded_inputs(packed)]
+        rows = [feed for batch in batches for packed in batch.packed for feed, *_ in padded_inputs(packed)]
         self.feeds = iter([{name: feed[name] for name in names} for feed in rows])
 
     def get_next(self) -> dict[str, Any] | None:

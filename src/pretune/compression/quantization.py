@@ -180,6 +180,7 @@ def write_quantized(job: QuantizationJob, backend: Backend, source: TrainedModel
             quantize_graph_static(graph, out / GRAPH, job.per_channel, batches)
         elif job.method == "dynamic":
             quantize_graph_dynamic(graph, out / GRAPH, job.per_channel)
+    onnx_export.make_states_optional(out / GRAPH)
     onnx_export.write_graph_folder(model, out)
 
 
@@ -197,9 +198,10 @@ def write_qat_graph(
     about as much as fake quantization changes the outputs, because values between two quantization steps may be rounded
     either way. `draft` is the path of a temporary file.
     """
-    plain = padded_model.model_outputs(model, scorer)
+    names = onnx_export.graph_output_names(model, scorer)
+    plain = padded_model.model_outputs(model, scorer, names)
     set_input_ranges(model.backbone, ranges)
-    trained = padded_model.model_outputs(model, scorer)
+    trained = padded_model.model_outputs(model, scorer, names)
     onnx_export.write_graph(model, draft, scorer, check=False)
     quantize_graph_learned(draft, out)
     for (name, before), (_, after), found in zip(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from pretune.backbones.onnx_runtime import GRAPH, IDS, LOGITS, MASK, SEGMENTS, STATES, open_session
+from pretune.backbones.onnx_runtime import ALL_TOKENS, GRAPH, IDS, LOGITS, MASK, SEGMENTS, STATES, open_session
 from pretune.compression.benchmark import BATCH_SIZE
 from pretune.compression.onnx_int8 import quantize_graph_dynamic
 from pretune.inference.predict import Predictor, predict_texts, texts_as_excerpt
@@ -123,6 +123,8 @@ def runtime_method(name: str, model: Model, task: Task | None, folder: Path) -> 
     """Return the method that runs the exported graph in a folder with ONNX Runtime: in padded batches of 32 texts."""
     session, tokenizer = open_session(folder / GRAPH), Tokenizer.from_file(str(folder / "tokenizer.json"))
     names = {entry.name for entry in session.get_inputs()}
+    optional = {entry.name for entry in session.get_overridable_initializers()}
+    switches = {ALL_TOKENS: np.array(task is None)} if ALL_TOKENS in optional else {}
     tokenizer.enable_truncation(longest(model))
     tokenizer.enable_padding()
 
@@ -135,7 +137,9 @@ def runtime_method(name: str, model: Model, task: Task | None, folder: Path) -> 
                 MASK: np.array([row.attention_mask for row in rows]),
                 SEGMENTS: np.array([row.type_ids for row in rows]),
             }
-            (made,) = session.run([STATES if task is None else LOGITS], {key: feed[key] for key in names})
+            (made,) = session.run(
+                [STATES if task is None else LOGITS], {**switches, **{key: feed[key] for key in names}}
+            )
             found += per_text(made, feed[MASK], task)
         return found
 

@@ -1,66 +1,57 @@
-"""Model families, one file per published model or group; to add one, write a file with a `Family` and list it here."""
+"""Model families, one file per published model or group; to add one, write a file with a `Family` and list it here.
+
+A family is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from pretune.families.decoders.gpt import GPT
-from pretune.families.decoders.gpt2 import GPT2
-from pretune.families.decoders.gpt3 import GPT3
-from pretune.families.decoders.reformer import REFORMER
-from pretune.families.decoders.transfo_xl import TRANSFO_XL
-from pretune.families.encoder_decoders.bart import BART
-from pretune.families.encoder_decoders.marian import MARIAN
-from pretune.families.encoder_decoders.mbart import MBART
-from pretune.families.encoder_decoders.recurrent_seq2seq import SEQ2SEQ
-from pretune.families.encoder_decoders.t5 import MT5, T5
-from pretune.families.encoder_decoders.transformer_pre_norm import TRANSFORMER_PRE_NORM
-from pretune.families.encoders.albert import ALBERT
-from pretune.families.encoders.bert import BERT
-from pretune.families.encoders.big_bird import BIG_BIRD
-from pretune.families.encoders.deberta import DEBERTA, DEBERTA_V2
-from pretune.families.encoders.distilbert import DISTILBERT
-from pretune.families.encoders.electra import ELECTRA
-from pretune.families.encoders.ernie import ERNIE
-from pretune.families.encoders.funnel import FUNNEL
-from pretune.families.encoders.longformer import LONGFORMER
-from pretune.families.encoders.modernbert import MODERNBERT
-from pretune.families.encoders.mpnet import MPNET
-from pretune.families.encoders.nezha import NEZHA
-from pretune.families.encoders.performer import PERFORMER
-from pretune.families.encoders.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from pretune.families.encoders.xlm import XLM
-from pretune.families.encoders.xlnet import XLNET
-from pretune.families.recurrent.bilstm import BILSTM
-from pretune.families.recurrent.elmo import ELMO
-from pretune.families.recurrent.elmo_transformer import ELMO_TRANSFORMER
-from pretune.families.recurrent.lstm import LSTM
-from pretune.families.recurrent.word_vectors import WORD_VECTORS
 from pretune.families.registry import FAMILIES, find_family, known_families, register_family
 
-__all__ = ["ENCODERS", "FAMILIES", "find_family", "known_families", "register_family"]
+__all__ = ["FAMILIES", "find_family", "known_families", "register_family"]
 
-ENCODERS = (
-    BERT,
-    ROBERTA,
-    XLM_ROBERTA,
-    CAMEMBERT,
-    MPNET,
-    DISTILBERT,
-    ELECTRA,
-    ALBERT,
-    ERNIE,
-    NEZHA,
-    FUNNEL,
-    XLM,
-    XLNET,
-    LONGFORMER,
-    BIG_BIRD,
-    DEBERTA,
-    DEBERTA_V2,
-    MODERNBERT,
-    PERFORMER,
-)
-DECODERS = (GPT, GPT2, GPT3, TRANSFO_XL, REFORMER, LSTM)
-BIDIRECTIONAL = (ELMO, ELMO_TRANSFORMER, BILSTM)
-ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, TRANSFORMER_PRE_NORM, SEQ2SEQ)
-for _family in (WORD_VECTORS, *ENCODERS, *DECODERS, *BIDIRECTIONAL, *ENCODER_DECODERS):
-    register_family(_family)
+# `model_type` in config.json → the module of the family, and its name there
+BUILT_IN = {
+    "word-vectors": "recurrent.word_vectors:WORD_VECTORS",
+    # encoders
+    "bert": "encoders.bert:BERT",
+    "roberta": "encoders.roberta:ROBERTA",
+    "xlm-roberta": "encoders.roberta:XLM_ROBERTA",
+    "camembert": "encoders.roberta:CAMEMBERT",
+    "mpnet": "encoders.mpnet:MPNET",
+    "distilbert": "encoders.distilbert:DISTILBERT",
+    "electra": "encoders.electra:ELECTRA",
+    "albert": "encoders.albert:ALBERT",
+    "ernie": "encoders.ernie:ERNIE",
+    "nezha": "encoders.nezha:NEZHA",
+    "funnel": "encoders.funnel:FUNNEL",
+    "xlm": "encoders.xlm:XLM",
+    "xlnet": "encoders.xlnet:XLNET",
+    "longformer": "encoders.longformer:LONGFORMER",
+    "big_bird": "encoders.big_bird:BIG_BIRD",
+    "deberta": "encoders.deberta:DEBERTA",
+    "deberta-v2": "encoders.deberta:DEBERTA_V2",
+    "modernbert": "encoders.modernbert:MODERNBERT",
+    "performer": "encoders.performer:PERFORMER",
+    "vilbert": "encoders.vilbert:VILBERT",
+    # decoders
+    "openai-gpt": "decoders.gpt:GPT",
+    "gpt2": "decoders.gpt2:GPT2",
+    "gpt3": "decoders.gpt3:GPT3",
+    "transfo-xl": "decoders.transfo_xl:TRANSFO_XL",
+    "reformer": "decoders.reformer:REFORMER",
+    "lstm": "recurrent.lstm:LSTM",
+    # models of both directions
+    "elmo": "recurrent.elmo:ELMO",
+    "elmo-transformer": "recurrent.elmo_transformer:ELMO_TRANSFORMER",
+    "bilstm": "recurrent.bilstm:BILSTM",
+    # encoder-decoders
+    "t5": "encoder_decoders.t5:T5",
+    "mt5": "encoder_decoders.t5:MT5",
+    "bart": "encoder_decoders.bart:BART",
+    "mbart": "encoder_decoders.mbart:MBART",
+    "marian": "encoder_decoders.marian:MARIAN",
+    "transformer-pre-norm": "encoder_decoders.transformer_pre_norm:TRANSFORMER_PRE_NORM",
+    "seq2seq": "encoder_decoders.recurrent_seq2seq:SEQ2SEQ",
+}
+for _name, _place in BUILT_IN.items():
+    FAMILIES.declare(_name, f"{__name__}.{_place}")

@@ -38,19 +38,20 @@ POSITIVE = Bound(1e-6, 1e12)
 _KEYS: Mapping[Bound, str] = {
     LAYERS: """
         decoder_layers encoder_layers n_layer n_layers num_decoder_layers num_hidden_groups num_hidden_layers
-        num_layers
+        num_layers v_num_hidden_layers
     """,
     COUNT: """
         block_repeats block_sizes decoder_attention_heads div_val encoder_attention_heads global_attn_every_n_layers n_head n_heads n_langs
-        num_attention_heads num_hashes num_heads
+        bi_num_attention_heads num_attention_heads num_hashes num_heads v_num_attention_heads
     """,
     COUNT_OR_NONE: """
-        attn_type conv_kernel_size highways lang2id local_num_chunks_after local_num_chunks_before
+        t_biattention_id v_biattention_id attn_type conv_kernel_size highways lang2id local_num_chunks_after local_num_chunks_before
         lsh_num_chunks_after lsh_num_chunks_before num_random_blocks task_type_vocab_size type_vocab_size
     """,
     WIDTH: """
         attention_head_size axial_pos_embds_dim character_size d_embed d_ff d_head d_inner d_kv d_model
         decoder_ffn_dim dim emb_dim embedding_size encoder_ffn_dim feed_forward_size filters hidden_dim hidden_size
+        bi_hidden_size v_feature_size v_hidden_size v_intermediate_size v_target_size
         intermediate_size max_characters maxout_size n_embd n_inner num_random_features projection_size
     """,
     LENGTH: """
@@ -64,7 +65,7 @@ _KEYS: Mapping[Bound, str] = {
     PROBABILITY: """
         activation_dropout attention_dropout attention_probs_dropout_prob attn_pdrop dropatt dropout dropout_rate
         embd_pdrop embedding_dropout hidden_dropout hidden_dropout_prob input_dropout mlp_dropout output_dropout
-        resid_pdrop weight_drop word_dropout
+        resid_pdrop v_attention_probs_dropout_prob v_hidden_dropout_prob weight_drop word_dropout
     """,
     Bound(1, 64): "inner_group_num",
     EPSILON: "layer_norm_eps layer_norm_epsilon norm_eps",

@@ -2,12 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+
 from pretune.families.family import Family
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.plugins import entry_point_objects
 
 GROUP = "pretune.families"
-FAMILIES: dict[str, Family] = {}  # by `model_type`; installed packages add to it lazily
+
+
+class Families(MutableMapping[str, Family]):
+    """A mapping from `model_type` in config.json to families; declared families are imported when they are first read.
+
+    >>> families = Families()
+    >>> families.declare("gpt2", "pretune.families.decoders.gpt2:GPT2")
+    >>> families["gpt2"].name
+    'gpt2'
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Family | str] = {}  # families, and the places of those that are not imported yet
+
+    def declare(self, name: str, place: str) -> None:
+        """Add a family that is imported when it is first read; `place` is its module and its name there, as a:B."""
+        self._found[name] = place
+
+    def __getitem__(self, name: str) -> Family:
+        found = self._found[name]
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            self._found[name] = found = getattr(import_module(module), attribute)
+        return found  # type: ignore[return-value]
+
+    def __setitem__(self, name: str, family: Family) -> None:
+        self._found[name] = family
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+FAMILIES = Families()  # installed packages add to it lazily
 
 
 def register_family(family: Family) -> Family:

@@ -84,7 +84,7 @@ class MaskFiller:
         root = self.model.root
         firsts = np.cumsum([0, *map(len, batch)])
         places = [int(first) + place for first, some in zip(firsts, at, strict=False) for place in some]
-        states = root.backbone(packed).last[places]
+        states = root.backbone(packed).last_at(torch.tensor(places, device=self.device))
         logits = check_not_nan(root.heads["mlm"](states, root.backbone.embed.tokens)).float().cpu()
         tokenizer = self.model.require_tokenizer()
         logits[:, tokenizer.size :] = -torch.inf  # rows that only pad the vocabulary

@@ -126,6 +126,8 @@ def rows_without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
     sides = [examples.texts, *([] if examples.pairs is None else [examples.pairs])]
     joined = [" ".join(texts) for texts in zip(*sides, strict=True)]
     maybe = [row for row, text in enumerate(joined) if not any(map(str.isalnum, text))]
+    if not maybe:
+        return []
     _, lengths = tokenizer.encode_many([joined[row] for row in maybe])
     return [row for row, length in zip(maybe, lengths, strict=True) if not length]
 

@@ -60,7 +60,7 @@ def next_item_scores(model: Model, histories: Sequence[Array], length: int = 128
         chosen = plan.pack(index)
         sequences = arrangement.take(chosen)
         batch = collate(sequences).to(device)
-        states = root.backbone(*batch.packed).last[torch.from_numpy(last_items(sequences)).to(device)]
+        states = root.backbone(*batch.packed).last_at(torch.from_numpy(last_items(sequences)).to(device))
         logits = check_not_nan(root.heads[MaskedItem.name](states, root.backbone.embed.tokens)).float().cpu()
         logits[:, never] = -torch.inf
         yield chosen, logits.numpy()

@@ -21,12 +21,14 @@ def make_model(
     padding: int | None = None,
     languages: Sequence[str] = (),
     target: int | None = None,
+    regions: tuple[int, int | None] | None = None,
 ) -> Model:
     """Return a randomly initialized model with the configuration of a preset.
 
     `vocabulary` is the vocabulary size and, for families with two vocabularies, `target` that of the target language;
     the preset's sizes are the defaults. `padding` is the id of the padding token. `languages` are the names of
-    languages, for families with language embeddings.
+    languages, for families with language embeddings. `regions` are the width of the features of image regions and the
+    number of their classes (None: unknown), for families that read images.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -45,6 +47,9 @@ def make_model(
         raise PretuneError(f"{name} has one vocabulary for source and target; remove the option tokenizer.target")
     if padding is not None and hasattr(config, "pad_token_id"):  # the first position of RoBERTa depends on it
         config = replace(config, pad_token_id=padding)
+    if regions is not None and hasattr(config, "v_feature_size"):
+        features, classes = regions
+        config = replace(config, v_feature_size=features, v_target_size=classes or config.v_target_size)
     if len(languages) > 1 and hasattr(config, "lang2id"):
         numbers = {language: number for number, language in enumerate(languages)}
         names = {str(number): language for language, number in numbers.items()}

@@ -24,7 +24,7 @@ from pretune.backbones.backbone import BackboneOutput, LayerSelection
 from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
 from pretune.models.language_embeddings import language_table
 from pretune.models.model import Model
-from pretune.models.onnx_export import write_graph
+from pretune.models.onnx_export import make_states_optional, write_graph
 from pretune.models.open_model import OpenModel
 from pretune.models.padded_model import inputs_to_compare
 from pretune.packed import Packed, pack_lists
@@ -188,6 +188,7 @@ def load_graph(model: Model, cache: EngineCache) -> OnnxBackbone:
     log_info("exporting the model for ONNX Runtime, once")
     try:
         write_graph(model, cache.graph, check=False)
+        make_states_optional(cache.graph)
     except OSError as error:
         raise PretuneError(f"{cache.graph}: the graph cannot be written ({error.strerror})") from error
     cache.remove_others()
@@ -230,6 +231,6 @@ def measure_engines(model: Model, engines: Mapping[str, Callable[[Packed], Any]]
         for name, run in engines.items():
             for place, packed in enumerate(chosen):
                 started = time.perf_counter()
-                run(packed)
+                _ = run(packed).last
                 times[name][place].append((time.perf_counter() - started) / len(packed))
     return {name: float(torch.tensor([median(some) for some in own]).log().mean().exp()) for name, own in times.items()}

@@ -77,6 +77,9 @@ def rows_by_length(lengths: Array, groups: Array | None = None) -> Iterator[Arra
             yield grouped.pack(index)
         return
     order = np.argsort(lengths, kind="stable")
+    if 0 < lengths.sum() <= TOKENS:  # one batch, as for a single text
+        yield order
+        return
     tokens = max(TOKENS, int(lengths.max(initial=0)))
     plan = plan_packs(lengths[order], tokens=tokens, sequences=1 << 30, shuffle=False)
     for index in range(len(plan)):

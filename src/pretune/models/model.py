@@ -18,6 +18,7 @@ from pretune.families.family import Family
 from pretune.models.saving import export_model, save_model
 from pretune.nn.embedding.adaptive_softmax import AdaptiveEmbeddings
 from pretune.nn.embedding.character_cnn import CharacterEmbeddings
+from pretune.nn.embedding.region_embedding import RegionEmbedding
 from pretune.nn.embedding.token_embedding import Embeddings
 from pretune.nn.linear import Linear
 from pretune.nn.sentence_embedding import TextEmbedding, TextEmbeddingHead
@@ -76,7 +77,7 @@ class Network(nn.Module):
     def set_activation_dtype(self, kind: torch.dtype) -> None:
         """Set the data type `kind` of the activations that embeddings output; parameters keep their data type."""
         for module in self.modules():
-            if isinstance(module, Embeddings | AdaptiveEmbeddings | CharacterEmbeddings):
+            if isinstance(module, Embeddings | AdaptiveEmbeddings | CharacterEmbeddings | RegionEmbedding):
                 module.compute = kind
 
 
@@ -147,6 +148,8 @@ class Model:
 
         The message names the model as `where`, and ends with `advice`.
         """
+        if not self.untrained:
+            return
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:

@@ -8,11 +8,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.onnx import symbolic_helper
 
-from pretune.backbones.onnx_runtime import ENGINE, GRAPH, INPUTS, LOGITS, MOBILE_GRAPH, STATES, open_session
+from pretune.backbones.onnx_runtime import (
+    ALL_TOKENS,
+    ENGINE,
+    GRAPH,
+    INPUTS,
+    LOGITS,
+    MOBILE_GRAPH,
+    STATES,
+    TOKEN_STATES,
+    open_session,
+)
 from pretune.models.hf_config import CONFIG_FILE, DEFAULT_MAX_LENGTH
 from pretune.models.model import Model
 from pretune.models.padded_model import (
@@ -26,6 +37,7 @@ from pretune.models.padded_model import (
     model_outputs,
     output_names,
     synthetic_inputs,
+    token_states,
 )
 from pretune.models.saving import describe_model, save_bag_of_words
 from pretune.models.weight_files import HEAD_FILE
@@ -66,8 +78,9 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     """
     check_exportable(model, "an ONNX graph")
     import_optional("onnx", "the export to ONNX")  # torch.onnx.export imports it, with an error of its own
-    module = PaddedModel(model, scorer).cpu().eval()
+    module = PaddedModel(model, scorer, graph_output_names(model, scorer)).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
+    axes |= {name: {0: "rows"} for name in TOKEN_STATES.values()}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}
     sizes = model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +94,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
                 synthetic_inputs([5, 3], *sizes),
                 str(draft),
                 input_names=list(INPUTS),
-                output_names=output_names(scorer),
+                output_names=module.outputs,
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,
@@ -99,6 +112,11 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     finally:
         EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)
+
+
+def graph_output_names(model: Model, scorer: Scorer | None) -> list[str]:
+    """Return the names of the outputs of a model's graph: those of every export, and the token states that heads read."""
+    return [*output_names(scorer), *token_states(model)]
 
 
 def remove_idle_casts(file: Path) -> None:
@@ -130,6 +148,54 @@ def remove_idle_casts(file: Path) -> None:
         onnx.save(model, file)
 
 
+def make_states_optional(file: Path) -> None:
+    """Let a graph with token states compute the states of all tokens only on request, by the optional input `all_tokens`.
+
+    ONNX Runtime computes all outputs of a graph, requested or not. So the nodes that only the states of all tokens need,
+    most of the top layer, become a branch of an `If`. Graphs without token states stay as they are.
+    """
+    onnx = import_optional("onnx", "the export to ONNX")
+    model = onnx.load(file)
+    graph = model.graph
+    names = [entry.name for entry in graph.output]
+    if not set(names) & set(TOKEN_STATES.values()):
+        return
+    producers = {name: number for number, node in enumerate(graph.node) for name in node.output}
+
+    def needed(outputs: Sequence[str]) -> set[int]:
+        """Return the indices of the nodes on which outputs depend."""
+        found: set[int] = set()
+        queue = list(outputs)
+        while queue:
+            number = producers.get(queue.pop())
+            if number is not None and number not in found:
+                found.add(number)
+                queue += graph.node[number].input
+        return found
+
+    alone = needed([STATES]) - needed([name for name in names if name != STATES])
+    nodes = list(graph.node)
+    branch = [node for number, node in enumerate(nodes) if number in alone]
+    computed = f"{STATES}.computed"
+    for node in branch:
+        node.output[:] = [computed if name == STATES else name for name in node.output]
+    kinds = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in (computed, "nothing")]
+    nothing = onnx.numpy_helper.from_array(np.zeros((0, 0, 0), dtype=np.float32))
+    empty = onnx.helper.make_node("Constant", [], ["nothing"], value=nothing)
+    choice = onnx.helper.make_node(
+        "If",
+        [ALL_TOKENS],
+        [STATES],
+        then_branch=onnx.helper.make_graph(branch, "all", [], kinds[:1]),
+        else_branch=onnx.helper.make_graph([empty], "none", [], kinds[1:]),
+    )
+    del graph.node[:]
+    graph.node.extend([*(node for number, node in enumerate(nodes) if number not in alone), choice])
+    graph.input.append(onnx.helper.make_tensor_value_info(ALL_TOKENS, onnx.TensorProto.BOOL, []))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), ALL_TOKENS))
+    onnx.save(model, file)
+
+
 def _names_in_branches(graph: Any) -> Iterator[str]:
     """Yield the names of the inputs of all nodes in subgraphs of an ONNX graph, such as the branches of `If`."""
     for node in graph.node:
@@ -140,7 +206,7 @@ def _names_in_branches(graph: Any) -> Iterator[str]:
 
 def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
     """Raise an error if the outputs of an ONNX graph differ from those of the model that it was exported from."""
-    check_outputs(model, scorer, graph_outputs(model, scorer, file), "graph")
+    check_outputs(model, scorer, graph_outputs(model, scorer, file), "graph", graph_output_names(model, scorer))
 
 
 def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tensor]:
@@ -150,7 +216,7 @@ def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tenso
     for inputs in inputs_to_compare(model):
         feed = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=True) if name in names}
         try:
-            found += session.run(output_names(scorer), feed)
+            found += session.run(graph_output_names(model, scorer), feed)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             reason = str(error).splitlines()[0]
             raise PretuneError(
@@ -181,6 +247,7 @@ def export_graph(
         if quantize is not None:
             plain, graph = graph, Path(drafts) / "int8.onnx"
             quantize(plain, graph, True)
+        make_states_optional(graph)
         if mobile:
             graph = convert_to_mobile(graph, operators)
         check = check_graph if quantize is None else check_quantized
@@ -190,12 +257,12 @@ def export_graph(
             write_bytes(folder / OPERATORS, operators.read_bytes())
     write_graph_folder(model, folder)
     facts: dict[str, Any] = {"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())}
-    return {**facts, "outputs": output_names(scorer)}
+    return {**facts, "outputs": graph_output_names(model, scorer)}
 
 
 def check_quantized(model: Model, scorer: Scorer | None, file: Path) -> None:
     """Raise an error if the outputs of an int8 graph differ from the model's by more than int8 rounding explains."""
-    expected = model_outputs(model, scorer)
+    expected = model_outputs(model, scorer, graph_output_names(model, scorer))
     for (name, ours), theirs in zip(expected, graph_outputs(model, scorer, file), strict=True):
         difference = float((theirs - ours).square().mean().sqrt()) / max(1e-6, float(ours.square().mean().sqrt()))
         if not difference < INT8_TOLERANCE:  # also true for NaN

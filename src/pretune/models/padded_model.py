@@ -16,13 +16,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.funnel import FunnelStack
-from pretune.backbones.onnx_runtime import LOGITS, STATES, OnnxBackbone
+from pretune.backbones.onnx_runtime import LOGITS, STATES, TOKEN_STATES, OnnxBackbone
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import arrange_texts, batches_by_length
 from pretune.models.model import Model
 from pretune.nn.attention.patterns import Pattern
 from pretune.nn.attention.query_key_layout import TracedPacked
+from pretune.nn.pooling import chosen_tokens
 from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives.tasks.classify import ClassifyHead
 from pretune.objectives.wrappers import CachedBackbone
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
@@ -88,16 +90,19 @@ def check_exportable(model: Model, what: str) -> None:
 class PaddedModel(nn.Module):
     """A model that takes b sequences, padded to L tokens, as other libraries do, instead of concatenated sequences."""
 
-    def __init__(self, model: Model, scorer: Scorer | None) -> None:
+    def __init__(self, model: Model, scorer: Scorer | None, outputs: Sequence[str] | None = None) -> None:
+        """Wrap a model; `scorer` is the task or head that computes logits, and `outputs` defaults to `output_names`."""
         super().__init__()
         self.root, self.scorer = model.root, scorer
+        self.outputs = output_names(scorer) if outputs is None else outputs
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """Return the hidden states, (b, L, width), of padded inputs, (b, L) each, and, if there is a head, its logits.
+        """Return the outputs of a model for padded inputs, (b, L) each: hidden states and, if there is a head, its logits.
 
-        Logits are (b, classes) or, if the head predicts for each token, (b, L, classes). `mask` is 1 for tokens and 0
-        for padding; `attends_all` is 1 for tokens with global attention.
+        Hidden states are (b, L, width), and logits (b, classes) or, if the head predicts for each token, (b, L, classes).
+        Token states are (b, width): those of the first or last tokens. `mask` is 1 for tokens and 0 for padding;
+        `attends_all` is 1 for tokens with global attention.
         """
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
@@ -114,16 +119,31 @@ class PaddedModel(nn.Module):
             places=rows,
         )
         backbone: Any = CachedBackbone(self.root.backbone)
-        states = backbone(packed).last
+        output = backbone(packed)
+        found = {}
+        for mode, name in TOKEN_STATES.items():
+            at = chosen_tokens(packed, mode) if name in self.outputs else None
+            if at is not None:
+                found[name] = output.last_at(at)
 
         def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter
             token = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
             return x.index_select(0, token).view(ids.shape[0], ids.shape[1], x.shape[-1]) * real[:, :, None]
 
-        if self.scorer is None:
-            return (padded(states),)
-        logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
-        return padded(states), logits if self.scorer.output_per == "sequence" else padded(logits)
+        if self.scorer is not None:
+            logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
+            found[LOGITS] = logits if self.scorer.output_per == "sequence" else padded(logits)
+        found[STATES] = padded(output.last)
+        return tuple(found[name] for name in self.outputs)
+
+
+def token_states(model: Model) -> list[str]:
+    """Return the names of the outputs with the hidden states of single tokens that heads of a model read.
+
+    A graph has these outputs beside those of `output_names`, because most of its top layer can be left out for them.
+    """
+    heads = [head for head in model.root.heads.values() if isinstance(head, ClassifyHead) and not head.backward]
+    return sorted({TOKEN_STATES[head.pooling] for head in heads if head.pooling in TOKEN_STATES})
 
 
 def output_names(scorer: Scorer | None) -> list[str]:
@@ -168,16 +188,20 @@ def padded_rows(model: Model, texts: Sequence[str], longest: int) -> Iterator[tu
 
 
 @torch.no_grad()
-def model_outputs(model: Model, scorer: Scorer | None) -> list[tuple[str, Tensor]]:
+def model_outputs(
+    model: Model, scorer: Scorer | None, outputs: Sequence[str] | None = None
+) -> list[tuple[str, Tensor]]:
     """Return the outputs of a model for the inputs of `inputs_to_compare`, as pairs of name and tensor."""
-    module = PaddedModel(model, scorer).cpu().eval()
+    module = PaddedModel(model, scorer, outputs).cpu().eval()
     rows = list(inputs_to_compare(model))
-    return [pair for inputs in rows for pair in zip(output_names(scorer), module(*inputs), strict=True)]
+    return [pair for inputs in rows for pair in zip(module.outputs, module(*inputs), strict=True)]
 
 
-def check_outputs(model: Model, scorer: Scorer | None, found: Sequence[Tensor], what: str) -> None:
+def check_outputs(
+    model: Model, scorer: Scorer | None, found: Sequence[Tensor], what: str, outputs: Sequence[str] | None = None
+) -> None:
     """Raise an error if the outputs of an export (`found`) differ from those of the model; `what` is the kind of export."""
-    for (name, ours), theirs in zip(model_outputs(model, scorer), found, strict=True):
+    for (name, ours), theirs in zip(model_outputs(model, scorer, outputs), found, strict=True):
         difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
         if not difference < TOLERANCE:  # also true for NaN
             raise PretuneError(

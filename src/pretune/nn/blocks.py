@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretune.nn.attention.multi_head import AttentionContext
+from pretune.nn.attention.multi_head import AttentionContext, SelfAttention
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import supports_custom_kernels
 from pretune.nn.linear import LayerNorm
 from pretune.nn.saved_activations import SavedActivations
+
+
+def select_tokens(part: nn.Module, x: Tensor, y: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
+    """Return the input `x` of a residual block and the output `y` of its sublayer `part`, for the tokens of `context.at`.
+
+    Without them, both stay as they are: (n, width) each. With m tokens, both become (m, width); `SelfAttention` computes
+    only these, and other sublayers compute all tokens.
+    """
+    if context.at is None:
+        return x, y
+    return x[context.at], y if isinstance(part, SelfAttention) else y[context.at]
 
 
 class PostNorm(nn.Module):
@@ -24,7 +36,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply a residual block with post-normalization to hidden states: (n, width) → (n, width)."""
-        y = self.part(x, context)
+        x, y = select_tokens(self.part, x, self.part(x, context), context)
         plain = isinstance(self.norm, LayerNorm) and self.norm.bias is not None
         if self.training and plain and supports_custom_kernels(x):
             from pretune.nn.kernels.add_norm import add_norm
@@ -51,7 +63,8 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply a residual block with pre-normalization to hidden states: (n, width) → (n, width)."""
-        return x + self.dropout(self.part(self.norm(x), context), context.depth)
+        x, y = select_tokens(self.part, x, self.part(self.norm(x), context), context)
+        return x + self.dropout(y, context.depth)
 
     def add_saved_activations(self, saved: SavedActivations) -> None:
         """Add the activations that this layer keeps for the backward pass to `saved`."""
@@ -90,9 +103,15 @@ class TransformerLayer(nn.Module):
         return self.run(x, context)
 
     def run(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply all sublayers of a Transformer layer, without activation checkpointing: (n, width) → (n, width)."""
+        """Apply all sublayers of a Transformer layer, without activation checkpointing: (n, width) → (n, width).
+
+        If `context.at` is set, the result is (m, width), for its m tokens alone. The sublayers after the first, which is
+        attention, then get the states of these tokens only.
+        """
         for part in self.children():
             x = part(x, context)
+            if context.at is not None:
+                context = replace(context, at=None)
         return x
 
     def add_saved_activations(self, saved: SavedActivations) -> None:
@@ -105,6 +124,6 @@ class LayerSequence(nn.Sequential):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:  # type: ignore[override]
         """Apply several layers, one after the other, to hidden states: (n, width) → (n, width)."""
-        for layer in self:
-            x = layer(x, context)
+        for number, layer in enumerate(self, 1):
+            x = layer(x, context if number == len(self) else replace(context, at=None))
         return x

@@ -50,4 +50,6 @@ class WithConvolution(nn.Module):
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply a layer and its parallel convolution to hidden states: (n, width) → (n, width)."""
         convolved = self.activation(self.dropout(self.convolution(x, context.layout), context.depth))
+        if context.at is not None:
+            convolved = convolved[context.at]
         return self.norm(self.layer(x, context) + convolved)

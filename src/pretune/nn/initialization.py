@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -40,8 +40,22 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **options)
 
 
+def truncated_normal_(weight: Tensor, deviation: float) -> Tensor:
+    """Fill a tensor from a normal distribution that is truncated at two standard deviations, and return it."""
+    if has_torch_function((weight,)):  # nn.init.trunc_normal_ hides itself from modes
+        return handle_torch_function(truncated_normal_, (weight,), weight, deviation)  # type: ignore[no-any-return]
+    return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
 # Which of these functions a mode sees depends on the modes around it.
-RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+RANDOM_INITIALIZERS = (
+    Tensor.normal_,
+    Tensor.uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+    nn.init.kaiming_uniform_,
+    truncated_normal_,
+)
 
 
 class InitializationScheme:
@@ -108,7 +122,7 @@ class _TruncatedNormal(InitializationScheme):
         if self.deviation == 0:
             nn.init.zeros_(weight)
         else:
-            nn.init.trunc_normal_(weight, std=self.deviation, a=-2 * self.deviation, b=2 * self.deviation)
+            truncated_normal_(weight, self.deviation)
 
     @torch.no_grad()
     def refine_output(self, weight: Tensor) -> None:

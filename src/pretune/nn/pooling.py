@@ -47,12 +47,9 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
         return add_neighbors(pool(states, packed, "extract", included))
     starts = first if included is None else first.index_add(0, token_layout(packed).sequence.long(), (~included).long())
     empty = (starts == ends)[:, None]
-    if mode == "cls":
-        return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
-    if mode in ("last", "extract"):
-        return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
-    if mode == "second_to_last":
-        return states[torch.maximum(ends - 2, starts).clamp(max=tokens - 1)].masked_fill(empty, 0.0)
+    at = _tokens_at(starts, ends, mode, tokens)
+    if at is not None:
+        return states[at].masked_fill(empty, 0.0)
     owner = token_layout(packed).sequence.long()
     if mode == "increasing_mean":
         place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()
@@ -75,6 +72,29 @@ def pool(states: Tensor, packed: Packed, mode: str, included: Tensor | None = No
         return sum_by_sequence(states * weights[:, None], owner, sequences) / total[:, None]
     count = (ends - starts).clamp(min=1)[:, None]
     return sum_by_sequence(states, owner, sequences) / (count.sqrt() if mode == "mean_sqrt_len" else count)
+
+
+def chosen_tokens(packed: Packed, mode: str) -> Tensor | None:
+    """Return the index of the only token of each sequence that a pooling reads, (sequences,); None if it reads several.
+
+    Empty sequences get the index of any token.
+
+    >>> from pretune.packed import pack_lists
+    >>> chosen_tokens(pack_lists([[7, 7], [7]]), "last").tolist()
+    [1, 2]
+    """
+    return _tokens_at(packed.offsets[:-1].long(), packed.offsets[1:].long(), mode, packed.ids.shape[0])
+
+
+def _tokens_at(starts: Tensor, ends: Tensor, mode: str, tokens: int) -> Tensor | None:
+    """Return the token that a pooling reads of each sequence, given the `starts` and `ends` of all, (sequences,) each."""
+    if mode == "cls":
+        return starts.clamp(max=tokens - 1)
+    if mode in ("last", "extract"):
+        return (ends - 1).clamp(min=0)
+    if mode == "second_to_last":
+        return torch.maximum(ends - 2, starts).clamp(max=tokens - 1)
+    return None
 
 
 def sum_by_sequence(states: Tensor, owner: Tensor, sequences: int) -> Tensor:

@@ -22,6 +22,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues
 from pretune.text.corpus.documents import Document
+from pretune.text.examples.image_regions import ImageRegions
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.store.builder import StoreSettings, build_store
@@ -70,6 +71,8 @@ class DemoData:
                 case "translate" | "tlm" | "trtd":
                     rows = LabeledRows(file, {}, [a for a, _ in PAIRS], [b for _, b in PAIRS], ["en fr"] * len(PAIRS))
                     return replace(data, rows=rows), "built-in pairs"
+                case "mrm" | "itm":
+                    return replace(data, rows=demo_images()), "built-in images"
                 case "dlm":
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
                     turns = Dialogues(file, [turn for turns in TURNS for turn in turns], roles, [3] * len(TURNS))
@@ -79,6 +82,17 @@ class DemoData:
                 case "item":
                     return from_store(data, self.histories), "built-in histories"
         return from_store(data, self.text), ""
+
+
+def demo_images() -> LabeledRows:
+    """Return three texts with images of two and three regions each, in which a detector saw the classes 1 to 3."""
+    images = []
+    for classes in ((1, 2), (3, 1), (2, 3, 1)):
+        boxes = np.array([[0.3 * i, 0.0, 0.3 * i + 0.3, 1.0, 0.3] for i in range(len(classes))], dtype=np.float32)
+        features = np.eye(4, dtype=np.float32)[list(classes)]
+        images.append(ImageRegions(features, boxes, 0.9 * features + 0.025))
+    texts = ["a red car by a tree", "a dog in a red car", "a tree, a dog, and a car"]
+    return LabeledRows(Path("example"), {}, texts, extra={"image": images})
 
 
 def from_store(data: Data, store: Store) -> Data:
@@ -108,7 +122,7 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
 def make_demo_data(text: str, folder: Path) -> DemoData:
     """Build token stores in `folder`, one of the user's `text` and others of built-in texts, with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
-    pairs = [side for pair in (*PAIRS, *TURNS) for side in pair]
+    pairs = [side for pair in (*PAIRS, *TURNS) for side in pair] + demo_images().texts
     shown = [asdict(OBJECTIVES[name]().demonstration()) for name in task_names()]
     tasks = dict.fromkeys(demo_texts(shown))
     everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs, *tasks]

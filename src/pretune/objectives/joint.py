@@ -29,13 +29,13 @@ class JointObjective:
             raise PretuneError(
                 f"objective {self}: an objective appears more than once in the sum; give it a weight instead, as in 2*{names[0]}"
             )
-        arranging = [part.name for part in parts if part.owns_arrangement]
+        arranging = {part.arrangement: part.name for part in parts if part.owns_arrangement}
         two_sided = [part.name for part in parts if part.two_sided]
         adding = [part.name for part in parts if part.adds_tokens]
         corrupting = [part.name for part in parts if part.corrupts]
         problem = ""
         if len(arranging) > 1:
-            problem = f"{' and '.join(arranging)} each need their own arrangement of the text"
+            problem = f"{' and '.join(arranging.values())} each need their own arrangement of the text"
         elif two_sided and len(parts) > 1:
             problem = (
                 f"{two_sided[0]} reads a source and generates a target, and cannot share them with another objective"

@@ -160,7 +160,8 @@ class Objective:
     pattern: ClassVar[Pattern | None] = None  # the attention pattern it needs; None: any
     owns_arrangement: ClassVar[bool] = False  # whether it needs its own arrangement of the text
     corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
-    corrupts_last: ClassVar[bool] = False  # whether it then changes tokens that no other objective of a joint predicts
+    # Whether it corrupts after the others of a joint: it changes tokens or regions that none of them predicts.
+    corrupts_last: ClassVar[bool] = False
     reads_all_layers: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
     two_sided: ClassVar[bool] = False  # see TwoSided
     adds_tokens: ClassVar[bool] = False  # see AddsTokens
@@ -177,6 +178,11 @@ class Objective:
     @property
     def shared_head(self) -> str:
         """Return the name of the objective whose head parameters this objective uses; by default its own name."""
+        return self.name
+
+    @property
+    def arrangement(self) -> str:
+        """Return the name of its own arrangement of the data; in a joint, all objectives with one must have the same."""
         return self.name
 
     @property

@@ -7,7 +7,8 @@ A class is registered by a decorator:
     class Summarize(Task):
         name: ClassVar[str] = "summarize"
 
-Modules of this package are imported automatically. Another package declares its classes as entry points of the groups
+Modules of this package are imported automatically: that of one objective if it has the name of the objective, or else all.
+Another package declares its classes as entry points of the groups
 `pretune.objectives` and `pretune.tasks`; it then needs no decorator.
 """
 
@@ -79,7 +80,10 @@ class Registry(Mapping[str, type[Any]]):
         return _registered | _from_entry_points()
 
     def __getitem__(self, name: str) -> type[Any]:
-        return self.classes()[name]
+        if name not in _registered:
+            _import_named(name)
+        found = _registered | _from_entry_points()
+        return found[name] if name in found else self.classes()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.classes())
@@ -97,11 +101,26 @@ def task_names() -> list[str]:
 
 
 @cache
+def _modules() -> dict[str, str]:
+    """Return the full names of the modules of the built-in objectives, by their last part."""
+    return {
+        module.name: f"{package}.{module.name}"
+        for package in PACKAGES
+        for module in iter_modules(import_module(package).__path__)
+    }
+
+
+def _import_named(name: str) -> None:
+    """Import the module that has the name of a built-in objective, if there is one; its decorator registers the class."""
+    if module := _modules().get(name):
+        import_module(module)
+
+
+@cache
 def _import_built_in() -> None:
     """Import the modules of the built-in objectives, whose decorators register them."""
-    for package in PACKAGES:
-        for module in iter_modules(import_module(package).__path__):
-            import_module(f"{package}.{module.name}")
+    for module in _modules().values():
+        import_module(module)
 
 
 def _from_entry_points() -> dict[str, type[Objective]]:

@@ -25,6 +25,7 @@ from pretune.backbones.bidirectional import BidirectionalBackbone
 from pretune.backbones.funnel import FunnelStack
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.transformer_stack import TransformerStack
+from pretune.backbones.two_streams import TwoStreams
 from pretune.nn.attention.score_mods import FunnelScore
 from pretune.nn.operation_counts import CountsTargetWeights, OperationSizes
 from pretune.packed import Batch
@@ -51,6 +52,8 @@ class Flops:
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
         if isinstance(backbone, FunnelStack):
             items: dict[str, Any] = self._pooled(backbone, sides[0], batch.packed[0].max_length)
+        elif isinstance(backbone, TwoStreams):
+            items = self._two_streams(backbone, sides[0], sides[1] if len(sides) > 1 else np.ones_like(sides[0]))
         elif len(sides) == 1 or isinstance(backbone, BidirectionalBackbone):
             # The two stacks may read different texts: equally many tokens, and half of the matrices for each.
             own, stack = sides[0], self._sizes(backbone)
@@ -83,6 +86,29 @@ class Flops:
         for name, head in heads.items():
             items |= self._head(name, head, batch, sides[-1])
         return {name: float(value) for name, value in items.items()}
+
+    def _two_streams(self, backbone: TwoStreams, text: Array, regions: Array) -> dict[str, float]:
+        """Return the FLOPs of two streams with bridges by component, given the lengths, (sequences,), of their inputs."""
+        items = dict.fromkeys(("matrices", "attention", "region matrices", "region attention", "co-attention"), 0.0)
+        for prefix, own, parts in (
+            ("", text, (backbone.embed, backbone.layers)),
+            ("region ", regions, (backbone.embed_regions, backbone.region_layers)),
+        ):
+            for part in parts:
+                sizes: OperationSizes = self._sizes(part)
+                items[f"{prefix}matrices"] += 2 * sizes.matrices * own.sum()
+                items[f"{prefix}attention"] += sizes.attention(own)
+        for bridge in backbone.bridges:
+            for prefix, own, other, part in (
+                ("", text, regions, bridge.text),
+                ("region ", regions, text, bridge.regions),
+            ):
+                sizes = self._sizes(part)
+                items[f"{prefix}matrices"] += (
+                    2 * (sizes.matrices - sizes.cross) * own.sum() + 2 * sizes.cross * other.sum()
+                )
+                items["co-attention"] += 4 * sizes.cross_width * (own * other).sum()
+        return items
 
     def _pooled(self, backbone: FunnelStack, lengths: Array, longest: int) -> dict[str, float]:
         """Return the FLOPs of a Funnel Transformer by component: matrices, attention, and positions.

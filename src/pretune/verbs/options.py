@@ -131,7 +131,7 @@ TimeColumn = Annotated[
 RunFolder = Annotated[str | Path, "Folder for the new run."]
 Objective = Annotated[
     str,
-    "Task to train for: classify, classify(multi_label=true), tag, coref, answer, regress, choose, match, rank, rerank, contrast, entity, generate, or "
+    "Task to train for: classify, classify(multi_label=true), tag, coref, answer, regress, choose, match, rank, rerank, contrast, entity, generate, vqa, or "
     "prompt; with options or layers, as in classify(pooling=mean) or classify on mix/bilstm; with an auxiliary loss, as in "
     "classify+0.5*lm; for several tasks, one objective for all or one per task, as in a: classify | b: generate.",
 ]

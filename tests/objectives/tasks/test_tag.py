@@ -82,6 +82,15 @@ def test_targets_are_the_tags_at_first_tokens(kind: Kind) -> None:
     assert {0, 1, 3, 4} <= dict(found).keys()
 
 
+def test_a_stray_tag_among_spans_is_not_read_as_tags_of_words() -> None:
+    """A last line such as "(30 sentences)" would silently turn named entities into plain tags, scored by accuracy."""
+    words, tags = [["in", "Rome"], ["(2", "Paris"]], [["O", "B-LOC"], ["sentences)", "B-LOC"]]
+    with pytest.raises(PretuneError, match=r"x.conll: 1 of 4 words have a tag such as 'sentences\)'"):
+        Tag().fit(tagged(words, tags))
+    assert Tag(scheme="plain").fit(tagged(words, tags)).labels == ("B-LOC", "O", "sentences)")
+    assert Tag().fit(tagged([["a", "b", "c"]], [["NOUN", "B-X", "VERB"]])).scheme == "plain"
+
+
 def test_tags_of_any_scheme_are_converted_to_one() -> None:
     examples = tagged([["a", "b", "c"]], [["B-X", "I-X", "O"]])
     for scheme, expected in (("BIO", [1, 2, 0]), ("IOB1", [2, 2, 0]), ("BIOES", [1, 3, 0])):

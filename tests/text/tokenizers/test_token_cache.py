@@ -18,18 +18,18 @@ def test_texts_are_tokenized_once(tmp_path: Path) -> None:
         return np.arange(5, dtype=np.uint16), np.array([2, 3])
 
     texts = ["a text"] * FEWEST
-    cached_tokens("x", texts, make)
+    cached_tokens(lambda: "x", texts, make)
     assert len(calls) == 1 and token_cache._FOLDER.get() is None
     with use_token_cache(tmp_path):
-        first, again = cached_tokens("x", texts, make), cached_tokens("x", texts, make)
+        first, again = cached_tokens(lambda: "x", texts, make), cached_tokens(lambda: "x", texts, make)
         assert len(calls) == 2 and again[0].dtype == np.uint16 and (first[1] == again[1]).all()
-        cached_tokens("y", texts, make)  # another tokenizer
-        cached_tokens("x", ["a", " text", *texts[2:]], make)  # other texts with the same letters
-        cached_tokens("x", texts[1:], make)  # too few to cache
+        cached_tokens(lambda: "y", texts, make)  # another tokenizer
+        cached_tokens(lambda: "x", ["a", " text", *texts[2:]], make)  # other texts with the same letters
+        cached_tokens(lambda: "x", texts[1:], make)  # too few to cache
         assert len(calls) == 5 and len(list(tmp_path.iterdir())) == 3
         for path in tmp_path.iterdir():
             path.write_bytes(path.read_bytes()[:40])
-        cached_tokens("x", texts, make)
+        cached_tokens(lambda: "x", texts, make)
         assert len(calls) == 6
-    cached_tokens("x", texts, make)
+    cached_tokens(lambda: "x", texts, make)
     assert len(calls) == 7

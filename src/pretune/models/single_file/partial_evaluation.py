@@ -23,7 +23,8 @@ from pretune.nn.dropout import Dropout
 
 UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
 PLAIN = (type(None), bool, int, float, str)
-NEVER = {"supports_custom_kernels": False, "torch.onnx.is_in_onnx_export": False}  # functions with a known result
+# Functions with a known result
+NEVER = {"supports_custom_kernels": False, "torch.onnx.is_in_onnx_export": False, "defers_top_layer": False}
 NOT_PASSED = {"state": None, "real": None}  # parameters of `forward` that exported code does not use
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_,

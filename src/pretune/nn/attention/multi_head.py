@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.patterns import Pattern, effective_pattern, full, global_keys, global_queries
-from pretune.nn.attention.query_key_layout import AttentionLayout
+from pretune.nn.attention.query_key_layout import AttentionLayout, layout_at
 from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
 from pretune.nn.attention.score_mods import ScoreModBuilder, ValueTerm
 from pretune.nn.embedding.positional_encoding import RotaryPositions
@@ -39,6 +39,7 @@ class AttentionContext:
     score_mod: ScoreMod | None = None  # score modification of the whole stack, for layers without one (T5)
     distances: Tensor | None = None  # (distances, width) relative position embeddings of the whole stack (DeBERTa)
     cache: KVCache | None = None  # key-value cache; the keys of the layout are then those of the cache
+    at: Tensor | None = None  # (m,) indices of the only tokens whose output is needed; None: all are needed
 
 
 @dataclass
@@ -115,12 +116,19 @@ class SelfAttention(PrunableHeads, ShowsLogits):
         self.output = Linear(heads * self.head_width, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
+        """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width).
+
+        If `context.at` is set, only its m tokens are queries, and the result is (m, width).
+        """
         qkv = self.project(x, context)
         dropout, pattern = self.dropout if self.training else 0.0, effective_pattern(self.pattern, context.pattern)
         if self.attend is not None:
             q, k, v = qkv.unbind(1)
             mixed = self.attend(q, k, v, context.layout, pattern)
+            mixed = mixed if context.at is None else mixed[context.at]
+        elif context.at is not None:
+            q, k, v = qkv.unbind(1)
+            mixed = attend(q[context.at], k, v, layout_at(context.layout, context.at), pattern, dropout=dropout)
         elif context.cache is None:
             mixed = attend_self(qkv, context.layout, pattern, dropout=dropout)
         else:
@@ -339,7 +347,7 @@ class RelativeAttention(ResidualBranch, ShowsLogits):
 
 
 class CrossAttention(PrunableHeads):
-    """Attention from the states of a decoder to those of an encoder."""
+    """Attention from the states of a decoder to those of an encoder, or from one stream of a network to another."""
 
     def __init__(
         self,
@@ -350,17 +358,19 @@ class CrossAttention(PrunableHeads):
         scale: float | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        source_width: int | None = None,
     ) -> None:
+        """Build cross-attention; `source_width` is the width of the encoder states if it is not `width`."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or head_width_of(width, heads)
         self.scale, self.dropout = scale, dropout
         inner = heads * self.head_width
         self.query = Linear(width, inner, bias)
-        self.key_value = Linear(width, 2 * inner, bias, stacked=2)
+        self.key_value = Linear(source_width or width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Attend from n decoder states x to m encoder states, `context.source`, (m, width): (n, width) → (n, width)."""
+        """Attend from n states x to m encoder states, `context.source`, (m, source width): (n, width) → (n, width)."""
         assert context.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
         project = partial(self.keys_and_values, context.source)
@@ -370,7 +380,7 @@ class CrossAttention(PrunableHeads):
         return self.output(mixed.flatten(1))
 
     def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of m encoder states: (m, width) → (m, heads, head width) each."""
+        """Return the keys and values of m encoder states: (m, source width) → (m, heads, head width) each."""
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v

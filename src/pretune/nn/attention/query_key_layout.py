@@ -161,6 +161,31 @@ def self_layout(packed: Packed) -> AttentionLayout:
     return layout
 
 
+def layout_at(layout: AttentionLayout, at: Tensor) -> AttentionLayout:
+    """Return a layout of self-attention in which only the m tokens with the indices `at` are queries.
+
+    The tokens are in the order of their sequences. In a traced graph they must be one token of each sequence.
+
+    >>> from pretune.packed import pack_lists
+    >>> layout_at(self_layout(pack_lists([[1, 2], [3]])), torch.tensor([1])).queries.offsets.tolist()
+    [0, 1, 1]
+    """
+    side = layout.queries
+    sequences = side.offsets.shape[0] - 1
+    columns = {name: column[at] for name, column in side.columns.items()}
+    groups = layout.cache.get("groups")
+    if groups is not None and groups.traced:
+        return AttentionLayout(
+            TokenLayout(torch.arange(sequences + 1), 1, columns), layout.keys, {"groups": one_query_each(groups)}
+        )
+    counts = np.bincount(side.sequence[at].cpu().numpy(), minlength=sequences)
+    host = np.concatenate([[0], np.cumsum(counts)])
+    offsets = torch.from_numpy(host).to(side.offsets)
+    return AttentionLayout(
+        TokenLayout(offsets, int(counts.max(initial=0)), columns, host), layout.keys, stride=layout.stride
+    )
+
+
 def cross_layout(target: Packed, source: Packed) -> AttentionLayout:
     """Return the attention layout of cross-attention from sequence i of `target` to sequence i of `source`."""
     return AttentionLayout(token_layout(target), token_layout(source))
@@ -259,13 +284,27 @@ def groups_from_mask(real: Tensor, places: Tensor) -> PaddedGroups:
     return groups
 
 
+def one_query_each(groups: PaddedGroups) -> PaddedGroups:
+    """Return the groups of a traced graph with one query for each of the b sequences, in their order."""
+    (group,) = groups.groups
+    rows = torch.arange(group.keys.shape[0], device=group.keys.device)
+    real = torch.ones_like(rows, dtype=torch.bool)
+    own = PaddedGroup(rows[:, None], group.keys, real[:, None], group.real_keys, False, 1, None)
+    made = PaddedGroups([own], (0, 0), traced=True)
+    made.__dict__["queries"] = PaddedRows(rows, rows, ~real, None)
+    made.__dict__["keys"] = groups.keys
+    return made
+
+
 def _make_groups(layout: AttentionLayout) -> PaddedGroups:
     """Group the packed sequences of an attention call by similar length, and pad each group."""
     device = layout.queries.offsets.device
     starts_q, lengths_q = starts_and_lengths(layout.queries)
     starts_k, lengths_k = starts_and_lengths(layout.keys)
     present = np.flatnonzero(lengths_q > 0)
-    same_length = len(present) > 0 and layout.queries is layout.keys and len(np.unique(lengths_q[present])) == 1
+    same_length = len(present) > 0 and is_constant(lengths_q[present]) and is_constant(lengths_k[present])
+    if layout.queries is not layout.keys:  # a view needs all keys, of sequences without queries too
+        same_length = same_length and len(present) == len(starts_q) and layout.keys.used is None
     slots = layout.keys.used is not None and len(present) == len(starts_q)
     if same_length or slots:
         bounds, order = [0, len(present)], present
@@ -283,6 +322,11 @@ def _make_groups(layout: AttentionLayout) -> PaddedGroups:
         key_stride = len(layout.keys) // len(present) if same_length or slots else None
         groups.append(PaddedGroup(tensors[0], tensors[1], tensors[2], tensors[3], unpadded, query_stride, key_stride))
     return PaddedGroups(groups, (len(layout.queries), None if layout.queries is layout.keys else len(layout.keys)))
+
+
+def is_constant(values: Array) -> bool:
+    """Return whether all values of an array that is not empty are equal."""
+    return bool((values == values[0]).all())
 
 
 def _rows(indices_and_masks: list[tuple[Tensor, Tensor]], token_count: int) -> PaddedRows:

@@ -219,8 +219,14 @@ def _dense(
     """Compute attention on padded groups of sequences, by dense scaled-dot-product attention."""
     padded = padded_groups(layout)
     groups = padded.groups
-    own_rows = _pad(q, [(group.queries, group.query_stride) for group in groups], padded.queries)
-    key_rows, value_rows = (_pad(x, [(group.keys, group.key_stride) for group in groups], padded.keys) for x in (k, v))
+    if padded.traced and torch.onnx.is_in_onnx_export() and score is None and values is None:
+        mask, without_keys = _masks(layout, groups[0], pattern, 0)
+        if mask is not None and without_keys is None and pattern.heads == 1:
+            return _graph_attention(q, k, v, layout, pattern, mask, scale)
+    own_rows = _pad(q, [(group.queries, group.query_stride) for group in groups], lambda: padded.queries)
+    key_rows, value_rows = (
+        _pad(x, [(group.keys, group.key_stride) for group in groups], lambda: padded.keys) for x in (k, v)
+    )
     rows = []
     for number, (group, own, keys, vectors) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         mask, without_keys = _masks(layout, group, pattern, number)
@@ -242,15 +248,69 @@ def _dense(
     return _FromRows.apply(torch.cat(rows), mapping.token, mapping.inverse, mapping.padding)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: PaddedRows) -> list[Tensor]:
+def _graph_attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, mask: Tensor, scale: float | None
+) -> Tensor:
+    """Return dense attention of a traced batch, (n, heads, d), as one operator of an ONNX graph and the padding around it."""
+    padded = padded_groups(layout)
+    (group,) = padded.groups
+    heads, width = int(q.shape[1]), int(q.shape[2])  # constants of the graph
+
+    def pad(x: Tensor, at: Tensor, rows: PaddedRows, stride: int | None) -> Tensor:  # (n, heads, d) → (b, L, heads · d)
+        x = x.reshape(-1, heads * width)
+        return (x if stride is not None else x.index_select(0, rows.token)).view(
+            at.shape[0], at.shape[1], heads * width
+        )
+
+    own = pad(q, group.queries, padded.queries, group.query_stride)
+    keys, vectors = (pad(x, group.keys, padded.keys, group.key_stride) for x in (k, v))
+    plain = pattern.name == "full"
+    hidden = group.real_keys.int() if plain else _additive_mask(layout, mask, pattern, 0)
+    mixed = GraphAttention.apply(own, keys, vectors, hidden, heads, width**-0.5 if scale is None else scale)  # type: ignore[no-untyped-call]
+    rows = mixed.view(-1, heads, width)
+    return rows if group.query_stride is not None else rows.index_select(0, padded.queries.inverse)
+
+
+class GraphAttention(torch.autograd.Function):
+    """Attention of b padded sequences, as the operator MultiHeadAttention of ONNX Runtime in an exported graph.
+
+    It replaces a dozen standard operators per layer, which cost more than the products for short texts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, heads: int, scale: float) -> Tensor:
+        """Return the attention output, (b, Lq, heads · d), of queries (b, Lq, heads · d), keys and values.
+
+        `mask` is 1 for keys that are not padding, (b, Lk), or is added to the logits, (b, 1, Lq, Lk).
+        """
+        q, k, v = (x.view(*x.shape[:2], heads, -1).transpose(1, 2) for x in (q, k, v))
+        allowed = mask[:, None, None, :] > 0 if mask.dim() == 2 else mask
+        return F.scaled_dot_product_attention(q, k, v, allowed, scale=scale).transpose(1, 2).flatten(2)
+
+    @staticmethod
+    def symbolic(graph: Any, q: Any, k: Any, v: Any, mask: Any, heads: int, scale: float) -> Any:
+        """Return the node of the ONNX graph."""
+        from torch.onnx.symbolic_helper import _optional_input_placeholder_tensor  # the exporter has imported it
+
+        absent = _optional_input_placeholder_tensor(graph)  # type: ignore[no-untyped-call]
+        padding, bias = (mask, absent) if mask.type().dim() == 2 else (absent, mask)
+        out = graph.op(
+            "com.microsoft::MultiHeadAttention", q, k, v, absent, padding, bias, num_heads_i=heads, scale_f=scale
+        )
+        out.setType(q.type())
+        return out
+
+
+def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], mapping: Callable[[], PaddedRows]) -> list[Tensor]:
     """Pad n packed tokens, (n, heads, d), to (b, heads, L, d) for each group of b sequences; as a view if possible.
 
-    `groups` has each group's token indices, (b, L), and the stride between its sequences, if they lie in order; `rows`
-    is the mapping between tokens and places in the groups.
+    `groups` has each group's token indices, (b, L), and the stride between its sequences, if they lie in order;
+    `mapping` returns the mapping between tokens and places in the groups, which a view does not need.
     """
     if len(groups) == 1 and (stride := groups[0][1]) is not None:
         b, longest = groups[0][0].shape
         return [x.view(b, stride, *x.shape[1:])[:, :longest].transpose(1, 2)]
+    rows = mapping()
     parts = _ToRows.apply(x, rows.token, rows.inverse, rows.unmapped).split([at.numel() for at, _ in groups])  # type: ignore[no-untyped-call]
     return [part.view(*at.shape, *x.shape[1:]).transpose(1, 2) for part, (at, _) in zip(parts, groups, strict=True)]
 

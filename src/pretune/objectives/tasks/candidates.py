@@ -74,9 +74,9 @@ class CandidateTask(Task):
         """Build a head that pools each sequence into one vector and computes one score from it."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout)
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+    def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the head's score of each sequence in a batch, (sequences,)."""
-        scores: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])[:, 0]
+        scores: Tensor = head.read(backbone(*batch.packed), batch.packed[-1])[:, 0]
         return scores
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: Any) -> list[Answer]:

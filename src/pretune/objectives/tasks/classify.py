@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import Backbone
+from pretune.backbones.backbone import Backbone, BackboneOutput
 from pretune.metrics.classification import class_metrics, most_frequent
 from pretune.metrics.per_example import ScoredAnswer, score_classes
 from pretune.nn.attention.query_key_layout import permute_rows, reverse_index
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear, OutputLinear
-from pretune.nn.pooling import AttentionPooling, pool
+from pretune.nn.pooling import AttentionPooling, chosen_tokens, pool
 from pretune.objectives.in_context_prompt import InContextPrompt, Row
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
@@ -101,7 +101,19 @@ class ClassifyHead(nn.Module):
 
         `real` (sequences,) is False for sequences that are padding; None if there are no such sequences.
         """
-        pooled = self.pooled(states, packed)
+        return self.classify(self.pooled(states, packed), real)
+
+    def read(self, output: BackboneOutput, packed: Packed, real: Tensor | None = None) -> Tensor:
+        """Return the logits of packed sequences like `forward`, and read only the hidden states that the pooling needs."""
+        at = chosen_tokens(packed, self.pooling)
+        if at is None or self.backward or not len(packed):
+            return self(output.last, packed, real)  # type: ignore[no-any-return]
+        empty = packed.offsets[:-1] == packed.offsets[1:]
+        pooled = output.last_at(at).masked_fill(empty[:, None], 0.0)
+        return self.classify(self.pooler(pooled), real)
+
+    def classify(self, pooled: Tensor, real: Tensor | None) -> Tensor:
+        """Return logits (sequences, classes) for pooled vectors (sequences, width)."""
         logits: Tensor = self.output(self.dropout(pooled) if self.hidden is None else self.hidden(pooled, real))
         return logits
 
@@ -386,10 +398,10 @@ class Classify(LabelTask):
         problem = "multi_label_classification" if self.multi_label else ""
         return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden_size)
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+    def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the logits of each sequence in a batch, (sequences, classes)."""
         real = sequences_with_targets(batch, self.name) if self.hidden_size else None
-        out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
+        out: Tensor = head.read(backbone(*batch.packed), batch.packed[-1], real)
         return out
 
     def answers(self, outputs: Sequence[Array], arrangement: Arrangement, examples: LabeledRows) -> list[Answer]:

@@ -117,5 +117,5 @@ class Prompt(LabelTask):
 
     def _words(self, head: nn.Module, backbone: Backbone, batch: Batch, at: Tensor) -> Tensor:
         """Return the logits of the words that stand for the labels at token positions `at`, (positions, classes)."""
-        logits = head(backbone(*batch.packed).last[at], backbone.embed.tokens)
+        logits = head(backbone(*batch.packed).last_at(at), backbone.embed.tokens)
         return torch.stack([logits[:, word] for word in self.ids], -1)

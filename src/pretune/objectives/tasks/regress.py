@@ -136,9 +136,9 @@ class Regress(Task):
         """Build a head that pools each sequence into one vector and computes one number from it."""
         return ClassifyHead(backbone, 1, self.pooling, self.dropout, "regression")
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+    def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
         """Return the predicted number of each sequence in a batch, on the original scale, (sequences,)."""
-        found: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])[:, 0]
+        found: Tensor = head.read(backbone(*batch.packed), batch.packed[-1])[:, 0]
         return found.float() * self.deviation + self._shift(head)
 
     def _shift(self, head: Any) -> float:

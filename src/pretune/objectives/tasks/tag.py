@@ -93,6 +93,11 @@ class Tag(Task):
             raise PretuneError(
                 f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, such as B-PER or O; correct this tag, or set tag(scheme=plain)"
             )
+        if scheme == "plain" != self.scheme and (stray := stray_tags(counts)):
+            raise PretuneError(
+                f"{examples.file}: {sum(stray.values())} of {sum(counts.values()):,} words have a tag such as {next(iter(stray))!r}, "
+                "which marks neither a span, as the other tags do, nor a word outside of spans (O); correct these tags, or set tag(scheme=plain)"
+            )
         if len(counts) < 2:
             problem = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
             raise PretuneError(
@@ -273,3 +278,14 @@ class Tag(Task):
         """Return an example of the task: a sentence with two named entities."""
         words, tags = ["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]
         return TaggedSentences(Path("example"), {}, [words], [tags])
+
+
+def stray_tags(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the tags that fit no scheme such as BIO, with their counts, if other tags are more frequent and mark spans.
+
+    >>> stray_tags({"O": 5, "B-LOC": 3, "(3": 1}), stray_tags({"NOUN": 5, "O": 1})
+    ({'(3': 1}, {})
+    """
+    stray = {tag: count for tag, count in counts.items() if detect_scheme([[tag]]) == "plain"}
+    marking = sum(count for tag, count in counts.items() if tag not in stray and "-" in tag)
+    return stray if sum(stray.values()) < marking else {}

@@ -84,17 +84,20 @@ class LabeledRows(Examples):
     def duplicate_key(self, row: int) -> str:
         """Return a key that is equal for duplicates of a row.
 
-        Duplicates are rows with the same `group` or, if the rows have no groups, with the same texts.
+        Duplicates are rows with the same `group` or, if the rows have no groups, with the same texts and, if they have
+        any, the same spans and image.
         """
         if "group" in self.extra:
             return str(self.extra["group"][row])
         parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
-        parts += [str(self.extra["spans"][row])] if "spans" in self.extra else []
+        parts += [str(self.extra[role][row]) for role in ("spans", "image") if role in self.extra]
         return "\0".join(parts).casefold().strip()
 
     def inputs(self, row: int) -> dict[str, Any]:
-        """Return the texts of a row as a dictionary with the keys `text` and `pair`, for reports."""
-        return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
+        """Return the texts and the image of a row as a dictionary with the keys `text`, `pair` and `image`, for reports."""
+        pair = {} if self.pairs is None else {"pair": self.pairs[row]}
+        image = {"image": str(self.extra["image"][row])} if "image" in self.extra else {}
+        return {"text": self.texts[row], **pair, **image}
 
 
 @dataclass(frozen=True)

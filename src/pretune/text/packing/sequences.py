@@ -42,6 +42,20 @@ class TokenSource(Protocol):
         """
 
 
+class SecondSide(Protocol):
+    """A source of further sequences, one per sequence of an arrangement, such as the regions of images."""
+
+    @property
+    def lengths(self) -> Array:
+        """Return the length of each sequence, (sequences,)."""
+
+    def choose(self, chosen: Array) -> SecondSide:
+        """Return a source that consists of the sequences at the indices `chosen`, which may repeat."""
+
+    def take(self, chosen: Array) -> Sequences:
+        """Return the sequences at the indices `chosen` as arrays."""
+
+
 class LazyColumns(dict[str, Array]):
     """A dictionary of arrays with one value per token, some of which are computed on first access.
 
@@ -64,7 +78,7 @@ class Sequences:
     `ids` (n,) are the token ids, `lengths` (b,) the numbers of tokens, and `index` (b,) the index of each sequence in
     the epoch, which seeds its random draws. `columns` has further arrays per token, `labels` further arrays per
     sequence, and `targets` maps each loss term to positions, targets and optionally weights. `second` is the target
-    side of an encoder-decoder.
+    side of an encoder-decoder, or the regions of images.
     """
 
     ids: Array  # (n,) int64
@@ -75,7 +89,7 @@ class Sequences:
     targets: dict[str, tuple[Array, ...]] = field(default_factory=dict)  # loss term → positions, targets[, weights]
     pattern: Pattern | None = None
     positions: Array | None = None
-    second: Sequences | None = None  # the target side of an encoder-decoder
+    second: Sequences | None = None  # the target side of an encoder-decoder, or the regions of images
     frame: tuple[str, ...] = ()  # the template's `target`, for objectives that build the target side
 
     @cached_property
@@ -111,7 +125,8 @@ class Arrangement:
 
     For m sequences of up to k texts, `starts` and `spans` (m, k) have the first token and the length of each text, 0
     for missing texts. `labels` has arrays per sequence, (m,), `columns` arrays per text, (m, k), and `tokens` arrays
-    per token of the source. `truncated` counts the truncated texts.
+    per token of the source. `truncated` counts the truncated texts. `second` has sequences that the model reads beside
+    the texts, such as the regions of images.
     """
 
     source: TokenSource
@@ -124,22 +139,28 @@ class Arrangement:
     columns: dict[str, Array] = field(default_factory=dict)  # (m, k) value of a column per text
     # (source tokens,) or (source tokens, c): values per token; -1 for special tokens, 0 if the values are real numbers
     tokens: dict[str, Array] = field(default_factory=dict)
+    second: SecondSide | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def lengths(self) -> Array:
-        """Return the number of tokens of each sequence, (sequences,), including special tokens."""
+        """Return the number of tokens of each sequence, (sequences,), including special tokens.
+
+        With a second side, it is the length of the longer of both, so that both sides of a pack fit into its limits.
+        """
         total = self.spans.sum(1) + self.template.num_special_tokens(pair=False)
         if self.spans.shape[1] > 1:
             total = total + (self.spans[:, 1:] > 0).sum(1) * (len(self.template.pair) - 1)
-        return np.asarray(total)
+        return np.asarray(total) if self.second is None else np.maximum(total, self.second.lengths)
 
     def choose(self, chosen: Array) -> Arrangement:
         """Return an arrangement that consists of the sequences at the indices `chosen`, which may repeat."""
         labels, columns = ({name: x[chosen] for name, x in table.items()} for table in (self.labels, self.columns))
-        return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
+        second = None if self.second is None else self.second.choose(chosen)
+        starts, spans = self.starts[chosen], self.spans[chosen]
+        return replace(self, starts=starts, spans=spans, labels=labels, columns=columns, second=second)
 
     def take(self, chosen: Array) -> Sequences:
         """Fill the template with the tokens of the sequences at the indices `chosen`, and return them as arrays."""
@@ -198,7 +219,9 @@ class Arrangement:
             columns=columns,
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
-        if self.template.target:
+        if self.second is not None:
+            sequences.second = self.second.take(chosen)
+        elif self.template.target:
             # By default the decoder reads the same tokens, shifted by one.
             shifted = np.concatenate([ids[:1], ids[:-1]])
             shifted[sequences.offsets[:-1]] = self.tokenizer.role(self.template.target[0])
@@ -290,7 +313,7 @@ def plan_lengths(
 # Columns that models read; the others are used on the host only.
 MODEL_COLUMNS = (
     "segment", "language", "task", "order", "stream", "prefix", "document_start", "span", "global", "characters", "prompt", "features",
-    "temperature",
+    "locations", "temperature",
 )  # fmt: skip
 
 

@@ -29,16 +29,18 @@ def use_token_cache(folder: Path) -> Iterator[None]:
         _FOLDER.reset(token)
 
 
-def cached_tokens(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
+def cached_tokens(
+    digest: Callable[[], str], texts: Sequence[str], make: Callable[[], tuple[Array, Array]]
+) -> tuple[Array, Array]:
     """Return the token ids and lengths of texts, from the cache if they are there, else from a call of `make`.
 
-    `digest` identifies the tokenizer. If no cache is in use (see `use_token_cache`), or for few texts, `make` is always
+    `digest` returns what identifies the tokenizer. If no cache is in use (see `use_token_cache`), or for few texts, `make` is always
     called.
     """
     folder = _FOLDER.get()
     if folder is None or len(texts) < FEWEST:
         return make()
-    name = hashlib.sha256(digest.encode())
+    name = hashlib.sha256(digest().encode())
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")
         name.update(len(raw).to_bytes(8, "little") + raw)

@@ -212,7 +212,7 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Return the token ids of all texts, concatenated, and the number of ids of each text, (texts,)."""
-        return cached_tokens(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
+        return cached_tokens(lambda: self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
         """Return the token ids of documents that are given in parts (sentences), and the number of ids of each part.

@@ -460,9 +460,15 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
     single, pair = ([f"{names[item]}:{own}" for item, _, own in template.items(texts)] for texts in (1, 2))
     tokens = [(names[role], roles[role]) for role in sorted(used)]
     specials = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]} for name, token in tokens]
+    template_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
+    probe = tokenizers.Tokenizer(backend.model)  # shares the vocabulary, of which a copy takes long
+    probe.normalizer, probe.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    probe.post_processor = template_processor
+    if _encode_probes(backend) == _encode_probes(probe):
+        return backend
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
-    copy.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
-    return backend if _encode_probes(backend) == _encode_probes(copy) else copy
+    copy.post_processor = template_processor
+    return copy
 
 
 def special_token_frames(backend: tokenizers.Tokenizer) -> list[str]:

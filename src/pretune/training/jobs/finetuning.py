@@ -40,6 +40,7 @@ from pretune.runtime.progress import log_info
 from pretune.runtime.value_ranges import COUNT, FRACTION_BELOW_1, NOT_NEGATIVE, check_number
 from pretune.text.corpus.word_vector_files import read_word_vectors
 from pretune.text.examples.few_shot import sample_few_shot
+from pretune.text.examples.image_regions import region_sizes
 from pretune.text.examples.labeled import ROLES, LabeledRows
 from pretune.text.examples.splits import FEWEST, split_examples, warn_of_duplicates
 from pretune.text.examples.validation import check_classes, check_texts
@@ -281,7 +282,7 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
     if material.hidden_distillation is not None:
         mixture = mixture.joined(material.hidden_distillation)
     device = choose_device(plan.device)
-    model = model_with_special_tokens(starting_model(plan, mixture), task, rows)
+    model = model_with_special_tokens(starting_model(plan, mixture, rows), task, rows)
     task = task.with_tokenizer(model.require_tokenizer())
     learned: Any = task if material.teacher_targets is None else DistillLogits(task, material.teacher_targets)
     mixture = mixture.with_part(learned)
@@ -474,8 +475,11 @@ def find_task(mixture: Mixture) -> Task:
     return tasks[0]
 
 
-def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
-    """Return the model to fine-tune, pretrained or randomly initialized, with heads for all objectives in `mixture`."""
+def starting_model(plan: FinetuningJob, mixture: Mixture, rows: Any = None) -> Model:
+    """Return the model to fine-tune, pretrained or randomly initialized, with heads for all objectives in `mixture`.
+
+    A new model has embeddings for the regions of images in `rows`.
+    """
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
@@ -484,7 +488,8 @@ def starting_model(plan: FinetuningJob, mixture: Mixture) -> Model:
             )
         tokenizer = Tokenizer.load(plan.tokenizer)
         padding = tokenizer.roles.get("padding")
-        model = make_model(plan.model, rounded_size(tokenizer), plan.seed, padding=padding)
+        size, regions = rounded_size(tokenizer), region_sizes(rows)
+        model = make_model(plan.model, size, plan.seed, padding=padding, regions=regions)
         model.tokenizer = tokenizer
     elif plan.from_scratch:
         model = random_copy(

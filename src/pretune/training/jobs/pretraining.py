@@ -120,7 +120,7 @@ def prepare_training(
         mixture = with_phrases(mixture, phrases)
         objectives = [(until, with_phrases(stage, phrases)) for until, stage in objectives]
     learned = mixture if transform is None else transform(mixture, tokenizer)
-    model = get_model(plan, tokenizer, learned, names)
+    model = get_model(plan, tokenizer, learned, names, own.get("rows"))
     check_heads(objectives, model)
     if transform is not None:
         objectives = [(until, transform(stage, tokenizer)) for until, stage in objectives]

@@ -40,7 +40,7 @@ def read_rows(plan: PretrainingJob, mixture: Mixture) -> LabeledRows | Dialogues
         raise PretuneError(
             f"batch.corpus_weights applies to running text, but {readers[0].name} trains on rows; remove this key"
         )
-    if len(readers) > 1:
+    if len({part.arrangement for part in readers}) > 1:
         raise PretuneError(
             f"{mixture}: the objectives {' and '.join(part.name for part in readers)} need different kinds of input rows; "
             f"train with one objective after the other{if_option('init-from', ', with --init-from')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pretune.inference.word_vector_models import copy_word_vectors
 from pretune.models.create_model import make_model
@@ -14,6 +15,7 @@ from pretune.objectives import Mixture
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.word_vector_files import read_word_vectors
+from pretune.text.examples.image_regions import region_sizes
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.pretraining_settings import PretrainingJob
 
@@ -25,12 +27,20 @@ def rounded_size(tokenizer: Tokenizer) -> int:
     return -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
 
 
-def get_model(plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
-    """Return the model of a pretraining job, with heads for its objectives; it is loaded, or created from a preset."""
+def get_model(
+    plan: PretrainingJob, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = (), rows: Any = None
+) -> Model:
+    """Return the model of a pretraining job, with heads for its objectives; it is loaded, or created from a preset.
+
+    A new model has embeddings for `languages`, and for the regions of images in `rows`.
+    """
     if is_preset(plan.model):
         size, padding = rounded_size(tokenizer), tokenizer.roles.get("padding")
         target = rounded_size(tokenizer.target) if tokenizer.target is not tokenizer else None
-        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=target)
+        regions = region_sizes(rows)
+        model = make_model(
+            plan.model, size, plan.seed, padding=padding, languages=languages, target=target, regions=regions
+        )
         if plan.init_from is not None:
             source = load_model(plan.init_from, ignore_mismatched=plan.ignore_mismatched)
             check_tokenizer(source, tokenizer, plan.init_from)

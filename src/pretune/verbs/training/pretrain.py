@@ -96,7 +96,7 @@ def pretrain(
     data
         Stores made by `pretune prepare`, or files, folders, and glob patterns of text, as LANGUAGE=PATH for several languages. For
         translate, tlm, and trtd: a table with two text columns, or two .txt files with aligned lines. For dlm: a .jsonl file of
-        dialogues. Objectives that alternate can combine these with stores.
+        dialogues. For mrm and itm: tables with the columns text and image. Objectives that alternate can combine these with stores.
     objective
         Pretraining objective, e.g. mlm, mlm(unit=span)+sop, tlm|mlm, rtd, spans, translate, or 0.9*mlm|0.1*lm (see `pretune show
         objectives`); the preset's by default.
