@@ -36,6 +36,7 @@ class Load:
 
     latencies: list[float] = field(default_factory=list)
     codes: Counter[int] = field(default_factory=Counter)
+    seconds: float = 0.0  # until the last answer, which may come after the clients have stopped asking
 
 
 def texts_of_mixed_length() -> list[str]:
@@ -63,9 +64,11 @@ async def ask(url: str, model: str, operation: str, texts: list[str], end: float
 
 async def run(url: str, model: str, operation: str, texts: list[str], clients: int, seconds: float) -> Load:
     """Return what a number of clients saw within a time."""
-    load = Load()
-    end = time.perf_counter() + seconds
-    await asyncio.gather(*(ask(url, model, operation, texts, end, number, load) for number in range(clients)))
+    load, start = Load(), time.perf_counter()
+    await asyncio.gather(
+        *(ask(url, model, operation, texts, start + seconds, number, load) for number in range(clients))
+    )
+    load.seconds = time.perf_counter() - start
     return load
 
 
@@ -108,7 +111,7 @@ def main() -> None:
                 load = asyncio.run(run(url, "model", operation, texts, clients, options.seconds))
                 p50, p99 = np.percentile(load.latencies, [50, 99]) * 1000
                 others = {code: count for code, count in load.codes.items() if code != 200}
-                rate = len(load.latencies) / options.seconds
+                rate = len(load.latencies) / load.seconds
                 print(
                     f"{operation:<9} {clients:8} {rate:11.1f} {p50:8.0f} {p99:8.0f} {batch_size(url):19.1f} {memory(server.pid):10}  "
                     f"{others or 'none'}",
