@@ -27,6 +27,7 @@ from pretune.models.onnx_export import check_graph, export_graph, make_states_op
 from pretune.models.padded_model import LanguageModel, token_states
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
+from tests.support.drawn_shapes import SMALL
 from tests.support.one_word_task import start, trained
 from tests.support.tiny_models import random_model, small_tokenizer
 
@@ -198,6 +199,9 @@ def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
         write_graph(
             random_model("funnel", small_tokenizer("byte-level-bpe"), "mlm", block_sizes=[1, 1]), tmp_path / GRAPH
         )
+    sizes = {key: value for key, value in SMALL.items() if key != "vocab_size"}
+    with pytest.raises(PretuneError, match="vilbert: models that read images cannot be exported as an ONNX graph"):
+        write_graph(random_model("vilbert", small_tokenizer("wordpiece"), "mlm", **sizes), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
         write_graph(
             random_model("performer", small_tokenizer("byte-level-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
