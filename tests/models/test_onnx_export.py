@@ -268,6 +268,30 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.not_fast
+def test_a_graph_whose_head_reads_several_layers_is_for_onnx_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classifiers on frozen features read several layers; their graphs compute them, and pretune says that it cannot."""
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    words = small_tokenizer("wordpiece")
+    model, labels = random_model("bert", words, "mlm"), ["no", "yes"]
+    model.objective, model.labels = "classify on layers(1,2)", labels
+    model.add_heads(parse_objective(model.objective, labels=tuple(labels)).objectives)
+    model.save(tmp_path / "model")
+    pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph")
+    assert "the graph runs in ONNX Runtime alone" in capsys.readouterr().err
+    assert "parameters" not in (tmp_path / "graph" / "README.md").read_text(encoding="utf-8").split("## Use")[0]
+    (expected,) = pt.predict(tmp_path / "model", ["good stone water"])
+    given = AutoTokenizer.from_pretrained(tmp_path / "graph")("good stone water", return_tensors="np")
+    session = open_session(tmp_path / "graph" / GRAPH)
+    (logits,) = session.run(["logits"], {entry.name: given[entry.name] for entry in session.get_inputs()})
+    shares = np.exp(logits[0] - logits[0].max())
+    assert [expected["probabilities"][label] for label in labels] == pytest.approx(shares / shares.sum(), abs=1e-5)
+    with pytest.raises(PretuneError, match="use the model from which the graph was exported"):
+        pt.predict(tmp_path / "graph", ["good stone water"])
+
+
+@pytest.mark.not_fast
 @pytest.mark.usefixtures("briefly")
 def test_a_pruned_model_exports_to_onnx(tmp_path: Path) -> None:
     """Fewer layers, heads and units, and zero weights: every way of pruning."""
