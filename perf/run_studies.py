@@ -157,8 +157,8 @@ def run_study(name: str, out: Path, seeds: int | None, deadline: float, devices:
     return process.returncode == 0
 
 
-def read_saved(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the saved outcomes by the path of their file below the folder of all studies."""
+def read_saved(file: Path) -> dict[str, str]:
+    """Return the saved files of studies, by their path below the folder of all studies."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     found = {}
     for line in lines:
@@ -166,33 +166,33 @@ def read_saved(file: Path) -> dict[str, dict[str, Any]]:
             row = json.loads(line)
         except ValueError:  # it was cut off
             continue
-        found[row["path"]] = row["outcome"]
+        found[row["path"]] = row["content"]
     return found
 
 
 def save_outcomes(name: str, out: Path, file: Path) -> None:
-    """Append the outcomes of a study's finished runs that the file does not have yet, and wait until they are on the disk."""
+    """Append the outcomes of finished runs, and the study itself, if the file does not have them, and wait for the disk."""
     saved = read_saved(file)
-    for path in sorted(out.glob("runs/**/outcome.json")):
+    for path in [*out.glob("study.yaml"), *sorted(out.glob("runs/**/outcome.json"))]:
         key = f"{name}/{path.relative_to(out).as_posix()}"
-        outcome = json.loads(path.read_text(encoding="utf-8"))
-        if saved.get(key) == outcome:
+        content = path.read_text(encoding="utf-8")
+        if saved.get(key) == content:
             continue
         file.parent.mkdir(parents=True, exist_ok=True)
         torn = file.is_file() and file.stat().st_size > 0 and not file.read_bytes().endswith(b"\n")
         with file.open("a", encoding="utf-8") as stream:
-            stream.write("\n" * torn + json.dumps({"path": key, "outcome": outcome}) + "\n")
+            stream.write("\n" * torn + json.dumps({"path": key, "content": content}) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
 
 
 def restore_outcomes(name: str, out: Path, file: Path) -> None:
     """Write the saved outcomes of a study into its folder, unless they are there, so that its runs are not repeated."""
-    for key, outcome in read_saved(file).items():
+    for key, content in read_saved(file).items():
         path = key.removeprefix(f"{name}/")
         if path != key and not (out / path).is_file():
             (out / path).parent.mkdir(parents=True, exist_ok=True)
-            (out / path).write_text(json.dumps(outcome), encoding="utf-8")
+            (out / path).write_text(content, encoding="utf-8")
 
 
 def finished_outcomes(out: Path) -> list[Outcome]:
@@ -234,7 +234,7 @@ def write_results(name: str, out: Path, folder: Path, seeds: int | None) -> bool
     cost = {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
         ).stdout.strip(),
         "device": where.get("gpu") or f"{where['machine']} CPU",
         "runs": len(kept),

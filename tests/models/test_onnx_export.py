@@ -27,6 +27,7 @@ from pretune.models.onnx_export import check_graph, export_graph, make_states_op
 from pretune.models.padded_model import LanguageModel, token_states
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
+from tests.support.drawn_shapes import SMALL
 from tests.support.one_word_task import start, trained
 from tests.support.tiny_models import random_model, small_tokenizer
 
@@ -198,6 +199,9 @@ def test_models_without_onnx_support_raise_an_error(tmp_path: Path) -> None:
         write_graph(
             random_model("funnel", small_tokenizer("byte-level-bpe"), "mlm", block_sizes=[1, 1]), tmp_path / GRAPH
         )
+    sizes = {key: value for key, value in SMALL.items() if key != "vocab_size"}
+    with pytest.raises(PretuneError, match="vilbert: models that read images cannot be exported as an ONNX graph"):
+        write_graph(random_model("vilbert", small_tokenizer("wordpiece"), "mlm", **sizes), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
         write_graph(
             random_model("performer", small_tokenizer("byte-level-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH
@@ -261,6 +265,30 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
         pt.export(tmp_path / "graph", format="onnx", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="an ONNX graph cannot be saved"):
         model.save(tmp_path / "copy")
+
+
+@pytest.mark.not_fast
+def test_a_graph_whose_head_reads_several_layers_is_for_onnx_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The classifiers on frozen features read several layers; their graphs compute them, and pretune says that it cannot."""
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    words = small_tokenizer("wordpiece")
+    model, labels = random_model("bert", words, "mlm"), ["no", "yes"]
+    model.objective, model.labels = "classify on layers(1,2)", labels
+    model.add_heads(parse_objective(model.objective, labels=tuple(labels)).objectives)
+    model.save(tmp_path / "model")
+    pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph")
+    assert "the graph runs in ONNX Runtime alone" in capsys.readouterr().err
+    assert "parameters" not in (tmp_path / "graph" / "README.md").read_text(encoding="utf-8").split("## Use")[0]
+    (expected,) = pt.predict(tmp_path / "model", ["good stone water"])
+    given = AutoTokenizer.from_pretrained(tmp_path / "graph")("good stone water", return_tensors="np")
+    session = open_session(tmp_path / "graph" / GRAPH)
+    (logits,) = session.run(["logits"], {entry.name: given[entry.name] for entry in session.get_inputs()})
+    shares = np.exp(logits[0] - logits[0].max())
+    assert [expected["probabilities"][label] for label in labels] == pytest.approx(shares / shares.sum(), abs=1e-5)
+    with pytest.raises(PretuneError, match="use the model from which the graph was exported"):
+        pt.predict(tmp_path / "graph", ["good stone water"])
 
 
 @pytest.mark.not_fast

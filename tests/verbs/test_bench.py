@@ -10,6 +10,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.compression import speed_comparison
+from pretune.models.loading import load_model
 from tests.support.one_word_task import trained
 from tests.support.tiny_models import save_random_model
 
@@ -65,3 +66,11 @@ def test_settings_without_a_measurement_are_refused() -> None:
         pt.bench(trained(), ["  "])
     with pytest.raises(PretuneError, match="--text applies only to tables"):
         pt.bench(trained(), text="sentence")
+
+
+@pytest.mark.not_fast
+def test_a_family_that_transformers_does_not_have_is_left_out_of_the_comparison(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path / "model", "performer", "mlm", num_random_features=8)
+    model = load_model(folder)
+    with pytest.raises(PretuneError, match="`transformers` has no model class for performer; compare with the other"):
+        speed_comparison.transformers_method(model, None, tmp_path)

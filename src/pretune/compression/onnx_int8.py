@@ -7,11 +7,9 @@ and the session option session.x64quantprecision is not stored in the file.
 
 from __future__ import annotations
 
-import logging
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.optional_imports import import_optional
+from pretune.runtime.quiet_libraries import quiet_libraries
 
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings
 PURPOSE = "quantization of an ONNX graph"  # what the optional imports are for, in messages
@@ -168,7 +167,7 @@ def prepared(graph: Path, out: Path) -> Iterator[tuple[Path, Path]]:
     At the end of the `with` block, the quantized graph is copied to `out`.
     """
     shapes = import_optional("onnxruntime.quantization.shape_inference", PURPOSE)
-    with tempfile.TemporaryDirectory() as folder, quiet():
+    with tempfile.TemporaryDirectory() as folder, quiet_libraries():
         ready = Path(folder) / "ready.onnx"
         # Symbolic shape inference leaves a copy of the model in the current folder if it fails.
         shapes.quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
@@ -217,18 +216,6 @@ def filter_entries(entries: Any, keep: Callable[[Any], bool]) -> None:
     kept = [entry for entry in entries if keep(entry)]
     del entries[:]
     entries.extend(kept)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence ONNX Runtime's quantization tools, which log every operator that they do not quantize."""
-    root, level = logging.getLogger(), logging.getLogger().level
-    root.setLevel(logging.ERROR)
-    try:
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            yield
-    finally:
-        root.setLevel(level)
 
 
 class CalibrationReader:

@@ -94,6 +94,8 @@ def hidden_states(model: Model, texts: Sequence[str]) -> list[Array]:
 
 def transformers_method(model: Model, task: Task | None, folder: Path) -> Method:
     """Return the method that runs a model as users of `transformers` do, in padded batches of 32 texts."""
+    if not model.family.in_transformers:
+        raise PretuneError(f"`transformers` has no model class for {model.family.name}; compare with the other methods")
     try:
         transformers: Any = import_module("transformers")
     except ImportError as error:

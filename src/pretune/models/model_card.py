@@ -183,6 +183,8 @@ class CardModel:
     @cached_property
     def parameters(self) -> int:
         """The number of parameters, or 0 if unknown, as for an ONNX graph or quantized weights."""
+        if "engine" in self.ours:  # the network is in a graph or program, with at most the heads beside it
+            return 0
         count = 0
         for file in self.folder.glob("*.safetensors"):
             with reading_tensors(file), safe_open(file, framework="numpy") as content:

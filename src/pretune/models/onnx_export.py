@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,6 +47,7 @@ from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.optional_imports import import_optional
 from pretune.runtime.parsing import file_digest
+from pretune.runtime.quiet_libraries import quiet_libraries
 
 EXPORTER: Any = torch.onnx  # parts of its public API have no types
 SYMBOLIC_HELPER: Any = symbolic_helper
@@ -286,7 +285,6 @@ def convert_to_mobile(graph: Path, operators: Path) -> Path:
     A list of the operators that a custom build of ONNX Runtime needs for the graph is written to `operators`.
     """
     runtime = import_optional("onnxruntime", "the export to the ORT format")
-    tools = import_optional("onnxruntime.tools.ort_format_model", "the export to the ORT format")
     converted = graph.with_suffix(".ort")
     options = runtime.SessionOptions()
     # The highest level would choose layouts for the processor of this machine.
@@ -295,7 +293,8 @@ def convert_to_mobile(graph: Path, operators: Path) -> Path:
     options.add_session_config_entry("session.save_model_format", "ORT")
     options.log_severity_level = 3
     runtime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-    with redirect_stdout(StringIO()):
+    with quiet_libraries():
+        tools = import_optional("onnxruntime.tools.ort_format_model", "the export to the ORT format")
         tools.create_config_from_models([converted], operators, False)
     return converted
 

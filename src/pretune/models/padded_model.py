@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.funnel import FunnelStack
 from pretune.backbones.onnx_runtime import LOGITS, STATES, TOKEN_STATES, OnnxBackbone
+from pretune.backbones.two_streams import TwoStreams
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import arrange_texts, batches_by_length
 from pretune.models.model import Model
@@ -72,8 +73,8 @@ def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
 def check_exportable(model: Model, what: str) -> None:
     """Raise an error if a model cannot be exported in the form `what`, such as "an ONNX graph".
 
-    The models that cannot be exported are ONNX graphs, models with int8 weights, encoder-decoders, and models that pool
-    tokens.
+    The models that cannot be exported are ONNX graphs, models with int8 weights, encoder-decoders, models that read
+    images, and models that pool tokens.
     """
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already; use this file")
@@ -81,6 +82,10 @@ def check_exportable(model: Model, what: str) -> None:
         raise PretuneError(f"int8 weights for torch cannot be exported as {what}; export the model before quantization")
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(f"{model.family.name}: encoder-decoders cannot be exported as {what}; use another model")
+    if isinstance(model.backbone, TwoStreams):
+        raise PretuneError(
+            f"{model.family.name}: models that read images cannot be exported as {what}; use another model"
+        )
     if isinstance(model.backbone, FunnelStack):
         raise PretuneError(
             f"{model.family.name}: models that pool tokens cannot be exported as {what}; use another model"

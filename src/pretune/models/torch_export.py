@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from pretune.models.saving import describe_model
 from pretune.objectives import Task
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.quiet_libraries import quiet_libraries
 
 PROGRAM = "model.pt2"
 ENGINE = "torch.export"  # in config.json: the weights are in a program, which pretune does not read
@@ -61,7 +60,7 @@ def export_bytes(model: Model, scorer: Scorer | None) -> bytes:
     shapes = [{0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}] * len(inputs)
     content = BytesIO()
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), quiet_libraries():
             module = PaddedModel(model, scorer).cpu().eval()
             torch.export.save(torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False), content)
     except Exception as error:  # torch.export has no common class for its errors
@@ -76,7 +75,7 @@ def export_bytes(model: Model, scorer: Scorer | None) -> bytes:
 @torch.no_grad()
 def program_outputs(model: Model, stored: bytes) -> list[Tensor]:
     """Return the outputs of a stored program for the inputs of `inputs_to_compare`, in the order of `model_outputs`."""
-    with quiet():
+    with quiet_libraries():
         program = torch.export.load(BytesIO(stored)).module()
     try:
         return [output for inputs in inputs_to_compare(model) for output in program(*inputs)]
@@ -85,14 +84,3 @@ def program_outputs(model: Model, stored: bytes) -> list[Tensor]:
         raise PretuneError(
             f"{model.family.name}: the exported program cannot run ({reason}); use --format onnx, or use the model with pretune"
         ) from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence torch's loggers, which print whole graphs when an export fails."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)

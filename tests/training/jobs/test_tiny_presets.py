@@ -20,6 +20,7 @@ from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
 from pretune.training.jobs.pretraining_settings import resolve_pretraining
+from tests.support.drawn_shapes import write_captions
 from tests.support.texts import english_documents
 
 TINY_PRESETS = [name for name in preset_names() if name.endswith("-tiny")]
@@ -27,7 +28,7 @@ TINY_PRESETS = [name for name in preset_names() if name.endswith("-tiny")]
 
 @cache
 def files() -> dict[str, list[Path]]:
-    """Return text, pairs of texts, and both for presets that alternate between them."""
+    """Return text, pairs of texts, both for presets that alternate between them, and texts with images."""
     folder = Path(mkdtemp())
     paragraphs = [" ".join(text.split())[:1500] for text in english_documents()[:30]]
     (folder / "text.txt").write_text("\n".join(paragraphs), encoding="utf-8")
@@ -37,12 +38,14 @@ def files() -> dict[str, list[Path]]:
     tokenizer = train_tokenizer([Document(text, folder, 1) for text in paragraphs], "bpe", 800)
     pt.prepare(folder / "text.txt", tokenizer, folder / "store", language="en", split_by="line", processes=1)
     pairs = [folder / "pairs.en.txt", folder / "pairs.fr.txt"]
-    return {"text": [folder / "text.txt"], "pairs": pairs, "both": [folder / "store", *pairs]}
+    images = [write_captions(folder, 60)]
+    return {"text": [folder / "text.txt"], "pairs": pairs, "both": [folder / "store", *pairs], "images": images}
 
 
 def learn(name: str, out: Path, **settings: Any) -> pt.Run:
     objective = find_preset(name)["objective"]
-    kind = "pairs" if objective.startswith("translate") else "both" if "tlm" in objective else "text"
+    kinds = {"translate": "pairs", "tlm": "both", "itm": "images"}
+    kind = next((kind for part, kind in kinds.items() if part in objective), "text")
     return pt.pretrain(name, files()[kind], out=out, **settings)
 
 

@@ -137,6 +137,9 @@ def scale_lr_to_batch(settings: Optimizer, batch: float) -> Optimizer:
     return replace(settings, lr=lr, muon_lr=matrix_lr)
 
 
+EMBEDDINGS = {"embed", "embed_regions"}  # the names of embeddings in backbones
+
+
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
     """Return the weights of all hidden linear layers, each with the number of matrices that are stacked in the weight.
 
@@ -145,7 +148,9 @@ def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
     return {
         module.weight: module.stacked
         for name, module in root.named_modules()
-        if isinstance(module, Linear) and not isinstance(module, OutputLinear) and "embed" not in name.split(".")
+        if isinstance(module, Linear)
+        and not isinstance(module, OutputLinear)
+        and EMBEDDINGS.isdisjoint(name.split("."))
     }
 
 

@@ -173,6 +173,11 @@ def export(
         else:
             quantize = quantize_graph_dynamic if dtype == "int8" else None
             facts = export_graph(loaded, out, tasks, quantize=quantize, mobile=format == "ort")
+            if any(task.reads_several_layers for task in tasks):
+                log_info(
+                    f"{out}: the graph runs in ONNX Runtime alone; pretune cannot predict with it, because the head reads several "
+                    "layers. Use the original with pretune"
+                )
         if loaded.bag_of_words is not None:
             share = f"{loaded.bag_of_words.share:.0%}"
             log_info(
