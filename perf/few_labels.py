@@ -16,8 +16,7 @@ In parts on another machine, which has PyTorch, transformers, datasets, scikit-l
 lay out the missing packages, the data and MiniLM in a folder that git ignores. If no more than 64 MiB travel at a time (the repository
 has 32), MiniLM's 44 MB go in two parts, in two calls that follow one another at once:
 
-    ../shared/offline/site .gpu-site/packages
-    ../shared/offline/site .gpu-site/packages setfit evaluate
+    pip install --no-deps --target .gpu-site/packages pydantic pydantic-core cyclopts sentencex setfit evaluate
     mkdir -p .gpu-site/first .gpu-site/second
     python perf/few_labels.py pack .data/data --data .gpu-site/first/few_labels.xz
     cp .data/weights/minilm-l6-en/config.json .data/weights/minilm-l6-en/tokenizer.json .gpu-site/first/
@@ -34,7 +33,7 @@ call on the same machine, runs the following, with the results so far in .gpu-si
         --setfit-max-steps 400 --minutes 7 --out $OUT/few_labels.csv
 
 With `--device cuda`, all jobs share the GPU; `--jobs 16 --cores-per-job 1 --device cuda` suits a machine with 16 cores. Try both for a
-minute, look at what a method's import lacks in the column `error` (add it with `site`), and keep the one that finishes more.
+minute, look at what a method's import lacks in the column `error` (add it with pip), and keep the one that finishes more.
 """
 
 from __future__ import annotations

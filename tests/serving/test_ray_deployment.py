@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow]  # starting a cluster with replicas takes minute
 def test_replicas_answer_as_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed")
     serve = pytest.importorskip(
-        "ray.serve", reason="Ray Serve is not installed: pip install 'ray[serve]'", exc_type=ImportError
+        "ray.serve", reason="Ray Serve is not installed: pip install 'pretune[cluster]'", exc_type=ImportError
     )
     monkeypatch.setenv("PRETUNE_TOKEN", "0123456789abcdef")
     with socket.create_server(("127.0.0.1", 0)) as free:
