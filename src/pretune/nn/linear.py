@@ -18,6 +18,10 @@ from pretune.nn.operation_counts import OperationSizes
 from pretune.nn.saved_activations import SavedActivations
 
 PACKED_ROWS = 16  # number of rows for which the layout of packed matrices is chosen
+# The largest number of rows that are multiplied with packed matrices. oneDNN compiles a product for each number of rows, and keeps its
+# code, 0.6 MB, as long as the process lives, so that a server with batches of every size would grow by gigabytes. Many rows gain
+# little or nothing from packing.
+MOST_PACKED_ROWS = 32
 
 
 def pack_matrix(weight: Tensor) -> Tensor:
@@ -58,13 +62,14 @@ class Linear(nn.Linear):
         """Apply the linear layer: (…, inputs) → (…, outputs)."""
         if self.packed_weight is not None and not torch.is_grad_enabled() and x.dtype == self.weight.dtype:
             packed, version = self.packed_weight
-            if x.device == self.weight.device and self.weight._version == version:
+            few = x.numel() <= MOST_PACKED_ROWS * self.in_features
+            if few and x.device == self.weight.device and self.weight._version == version:
                 return multiply_packed(self.quantized(x), packed, self.bias)
         weight = self.weight.to(x.dtype)  # before the bias, so that exported graphs stay the same
         return F.linear(self.quantized(x), weight, None if self.bias is None else self.bias.to(x.dtype))
 
     def pack(self) -> None:
-        """Keep a copy of the weight in oneDNN's memory layout, which makes inference on a CPU faster.
+        """Keep a copy of the weight in oneDNN's memory layout, which makes inference with few rows on a CPU faster.
 
         Nothing happens on other devices or without oneDNN's kernels. The copy is not saved, and not used once the
         weight has changed.
