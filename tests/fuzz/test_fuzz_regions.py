@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pretune.text.examples.image_regions import RegionFiles
+from pretune.text.corpus.region_files import RegionFiles
 from tests.support.drawn_shapes import draw, tsv_line, write_npy
 from tests.support.fuzz_harness import FEW, MANY, Kind, attack
 

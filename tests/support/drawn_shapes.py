@@ -21,7 +21,7 @@ from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.image_regions import make_regions
+from pretune.text.corpus.region_files import make_regions
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, collate
 from pretune.text.tokenizers.tokenizer import Tokenizer

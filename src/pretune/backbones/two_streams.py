@@ -24,7 +24,7 @@ from pretune.nn.pooling import pool
 from pretune.nn.saved_activations import SavedActivations
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.image_regions import WHOLE_IMAGE
+from pretune.text.corpus.region_files import WHOLE_IMAGE
 
 
 @dataclass

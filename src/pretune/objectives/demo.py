@@ -22,7 +22,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues
 from pretune.text.corpus.documents import Document
-from pretune.text.examples.image_regions import ImageRegions
+from pretune.text.corpus.region_files import ImageRegions
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.store.builder import StoreSettings, build_store

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretune import PretuneError
-from pretune.text.examples.image_regions import ImageRegions
+from pretune.text.corpus.region_files import ImageRegions
 from pretune.text.packing.region_sequences import RegionSequences, reorder_images, with_mean_features
 
 

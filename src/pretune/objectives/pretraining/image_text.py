@@ -12,7 +12,7 @@ from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.corpus.files import Errors
-from pretune.text.examples.image_regions import read_image_text_files
+from pretune.text.examples.image_texts import read_image_text_files
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.packing.region_sequences import RegionSequences
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch

@@ -34,8 +34,9 @@ from pretune.packed import Batch
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
+from pretune.text.corpus.region_files import ImageRegions
 from pretune.text.examples.column_roles import MissingLabel
-from pretune.text.examples.image_regions import ImageRegions, read_image_texts
+from pretune.text.examples.image_texts import read_image_texts
 from pretune.text.examples.labeled import LabeledRows, TableChunk, parse_label
 from pretune.text.packing.sequences import Arrangement, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.image_regions import WHOLE_IMAGE, ImageRegions, RegionFiles
+from pretune.text.corpus.region_files import WHOLE_IMAGE, ImageRegions, RegionFiles
 from pretune.text.packing.sequences import Sequences
 from pretune.text.spans import span_indices
 

@@ -40,7 +40,7 @@ from pretune.runtime.progress import log_info
 from pretune.runtime.value_ranges import COUNT, FRACTION_BELOW_1, NOT_NEGATIVE, check_number
 from pretune.text.corpus.word_vector_files import read_word_vectors
 from pretune.text.examples.few_shot import sample_few_shot
-from pretune.text.examples.image_regions import region_sizes
+from pretune.text.examples.image_texts import region_sizes
 from pretune.text.examples.labeled import ROLES, LabeledRows
 from pretune.text.examples.splits import FEWEST, split_examples, warn_of_duplicates
 from pretune.text.examples.validation import check_classes, check_texts

@@ -15,7 +15,7 @@ from pretune.objectives import Mixture
 from pretune.runtime.errors import PretuneError, suggest
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.word_vector_files import read_word_vectors
-from pretune.text.examples.image_regions import region_sizes
+from pretune.text.examples.image_texts import region_sizes
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.pretraining_settings import PretrainingJob
 
