@@ -180,7 +180,7 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path
         time.sleep(0.05)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "resume with the same command and --resume" in err
     assert "Traceback" not in err
