@@ -91,11 +91,11 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
 
         If `at` is one token of each sequence for which the graph has an output, only its top layer for them is computed.
         """
-        for mode, output in self.token_states.items():
+        without_empty = at is not None and bool(packed.offsets.diff().all())
+        for mode, output in self.token_states.items() if without_empty else ():
             expected = chosen_tokens(packed, mode)
-            lengths = packed.offsets.diff()
-            if at is not None and expected is not None and torch.equal(at, expected) and bool(lengths.all()):
-                found = np.empty((len(lengths), self.width), dtype=np.float32)
+            if at is not None and expected is not None and torch.equal(at, expected):
+                found = np.empty((len(at), self.width), dtype=np.float32)
                 for feed, _, rows in padded_inputs(packed):
                     found[rows] = self._run(output, feed, (len(rows),), self.without_states)
                 return torch.from_numpy(found).to(packed.ids.device)
