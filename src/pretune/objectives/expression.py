@@ -35,7 +35,7 @@ from pretune.runtime.value_ranges import FRACTION, FRACTION_BELOW_1, NOT_NEGATIV
 MAX_EXPRESSION_LENGTH = 10_000  # characters of an expression
 SIZE_RANGE, COUNT_RANGE = Interval(1, 1e6), Interval(0, 1e9)
 INTERVALS = {
-    "dropout": FRACTION_BELOW_1,
+    **dict.fromkeys(("dropout", "kept_masks"), FRACTION_BELOW_1),
     **dict.fromkeys(
         ("mask_replace_prob", "random_replace_prob", "negative_rate", "swap_rate", "short_seq_prob", "mask_last_rate"),
         FRACTION,

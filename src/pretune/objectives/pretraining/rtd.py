@@ -104,7 +104,8 @@ class RTD(ReadsDocuments):
     `discriminator_weight`. By default, the generator has the backbone's number of layers, `generator_size` times its
     width, and one attention head per 64 units. As in the released code, special tokens are classified too, and a
     correct fill counts as original. As in the paper, all chosen tokens become [MASK] (the released code leaves 15 % of
-    them unchanged).
+    them unchanged). A share `kept_masks` of them is [MASK] for the discriminator, too, and is not classified; this is
+    meant for a sum with an objective that predicts tokens, such as `rtd+corrective`.
     """
 
     mask_rate: float = 0.15
@@ -115,6 +116,7 @@ class RTD(ReadsDocuments):
     generator_heads: int | None = None
     temperature: float = 1.0
     final_temperature: float | None = None
+    kept_masks: float = 0.0
 
     name: ClassVar[str] = "rtd"
     pattern: ClassVar[Pattern | None] = full
@@ -141,8 +143,8 @@ class RTD(ReadsDocuments):
         return sequences
 
     def for_evaluation(self) -> Self:
-        """Return the objective with a masking rate of 15 % and samples from the generator's own softmax."""
-        return replace(self, mask_rate=0.15, temperature=1.0, final_temperature=None)
+        """Return the objective with a masking rate of 15 % and samples from the generator's own softmax everywhere."""
+        return replace(self, mask_rate=0.15, temperature=1.0, final_temperature=None, kept_masks=0.0)
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
         """Return the maximum number of targets per batch: masked tokens (generator) and all tokens (discriminator)."""
@@ -165,14 +167,20 @@ class RTD(ReadsDocuments):
         hidden, every = batch.targets[generator_term(self.name)], batch.targets[self.name]
         parts: Any = head
         loss, fills = run_generator(parts.generator, backbone, packed, hidden, generator_term(self.name))
-        original = torch.where(every.weight > 0, every.target, packed.ids)
+        weight = every.weight
+        original = torch.where(weight > 0, every.target, packed.ids)
+        if self.kept_masks:
+            stays = torch.rand(fills.shape, device=fills.device) < self.kept_masks
+            fills = torch.where(stays, packed.ids[hidden.at], fills)
         read = replace(packed, ids=fill_in_tokens(original, hidden, fills))
+        if self.kept_masks:
+            weight = weight * ((packed.ids == original) | (packed.ids != read.ids))
         logits = head(backbone(read).last).float()
         replaced = (read.ids != original).float()
         losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
-        loss.sums[self.name] = (losses * every.weight).sum()
+        loss.sums[self.name] = (losses * weight).sum()
         loss.weights[self.name] = self.discriminator_weight
-        judged = detection_logs(logits.detach() > 0, replaced > 0, every.weight)
+        judged = detection_logs(logits.detach() > 0, replaced > 0, weight)
         loss.logs |= {f"{self.name}/{metric}": value for metric, value in judged.items()}
         loss.packed = (read,)
         return loss
