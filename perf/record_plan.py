@@ -69,6 +69,7 @@ class Plan:
     student: Mapping[str, Any] | None  # a preset (as keys of a recipe), and the budget of its distillation
     at_once: Mapping[str, int]
     save_every: int
+    eval_every: int = 0  # steps between evaluations on held-out text, for the learning curve
     suite: str = "glue"
     corpus: Sequence[str] = ("--open-only", "--lowercase", "--vocab-size", "16384")  # options of script/record_corpus
     incomplete: bool = False  # whether files of tasks may be incomplete
@@ -134,6 +135,8 @@ def pretraining(plan: Plan, home: Path, model: str, pilot: str, budget: Mapping[
     words += [
         "--set",
         f"monitor.save_every={plan.save_every}",
+        "--set",
+        f"monitor.eval_every={plan.eval_every}",
         *(["--resume"] if (out / "recipe.yaml").is_file() else []),
     ]
     needs = ("prepare",) if (home / "corpora").is_dir() else ()

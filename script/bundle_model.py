@@ -35,7 +35,7 @@ COSTS = {"step": "steps", "tokens": "tokens", "flops": "operations", "seconds": 
 def bundle(run: Path, folder: Path, method: str) -> Model:
     """Write the backbone of a run and its head for masked tokens, if it has one, into a folder; return the model."""
     stored = stored_objectives(run)
-    names = {part.name for part in stored.objectives} if stored is not None else set()
+    names = {part.shared_head for part in stored.objectives} if stored is not None else set()
     model = load_model(run, parse_objective("mlm") if "mlm" in names else None)
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder, kind=METHODS[method])

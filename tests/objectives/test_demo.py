@@ -8,7 +8,7 @@ import pytest
 
 from pretune import PretuneError, show
 from pretune.objectives import OBJECTIVES, task_names
-from pretune.objectives.demo import SENTENCE, demonstrate
+from pretune.objectives.demo import SENTENCE, demonstrate, with_companion
 from tests.support.cli import run_command
 
 PARTY = "Thank you for inviting me to your party last week."
@@ -22,7 +22,7 @@ def one(expression: str, text: str = SENTENCE, seed: int = 0) -> dict[str, str]:
 @pytest.mark.not_fast
 def test_every_objective_has_an_example_and_other_data_is_noted() -> None:
     rows = {row["objective"]: row for row in demonstrate()}
-    assert set(OBJECTIVES) <= set(rows)
+    assert {with_companion(name) for name in OBJECTIVES} <= set(rows)
     for name, row in rows.items():
         assert row["input"] and row["target"], name
     noted = {name for name, row in rows.items() if "built-in" in row.get("note", "")}
@@ -108,7 +108,8 @@ def test_show_takes_a_text_and_one_objective() -> None:
     assert facts["text"] == PARTY
     assert [row["objective"] for row in facts["example"]] == ["mlm(mask_rate=0.5)"]
     printed = run_command("show", "objectives", "--text", PARTY, "--json").json()
-    assert {row["objective"] for row in printed["objectives"]} <= {row["objective"] for row in printed["example"]}
+    shown = {with_companion(row["objective"]) for row in printed["objectives"]}
+    assert shown <= {row["objective"] for row in printed["example"]}
 
 
 def test_invalid_input_is_rejected() -> None:

@@ -109,7 +109,7 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
     if not text.split():
         raise PretuneError("--text is empty; give one sentence or more")
     if expressions is None:
-        expressions = [shown for name in OBJECTIVES for shown in (name, *VARIANTS.get(name, ()))]
+        expressions = [shown for name in OBJECTIVES for shown in (with_companion(name), *VARIANTS.get(name, ()))]
     with TemporaryDirectory() as folder:
         material = make_demo_data(text, Path(folder))
         return [
@@ -117,6 +117,16 @@ def demonstrate(text: str = SENTENCE, expressions: Iterable[str] | None = None, 
             for expression in expressions
             for joint in parse_objective(expression).joints
         ]
+
+
+def with_companion(name: str) -> str:
+    """Return the shortest objective expression that contains the objective `name`.
+
+    >>> with_companion("mlm"), with_companion("corrective")
+    ('mlm', 'rtd+corrective')
+    """
+    companion = OBJECTIVES[name].companion
+    return f"{companion}+{name}" if companion else name
 
 
 def make_demo_data(text: str, folder: Path) -> DemoData:

@@ -29,6 +29,11 @@ class JointObjective:
             raise PretuneError(
                 f"objective {self}: an objective appears more than once in the sum; give it a weight instead, as in 2*{names[0]}"
             )
+        alone = next((part for part in parts if part.companion and part.companion not in names), None)
+        if alone is not None:
+            raise PretuneError(
+                f"objective {self}: {alone.name} needs {alone.companion} in the same sum; write {alone.companion}+{alone.name}"
+            )
         arranging = {part.arrangement: part.name for part in parts if part.owns_arrangement}
         two_sided = [part.name for part in parts if part.two_sided]
         adding = [part.name for part in parts if part.adds_tokens]

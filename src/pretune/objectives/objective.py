@@ -162,6 +162,7 @@ class Objective:
     corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
     # Whether it corrupts after the others of a joint: it changes tokens or regions that none of them predicts.
     corrupts_last: ClassVar[bool] = False
+    companion: ClassVar[str | None] = None  # the objective that it needs in the same joint; None: it can stand alone
     reads_all_layers: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
     two_sided: ClassVar[bool] = False  # see TwoSided
     adds_tokens: ClassVar[bool] = False  # see AddsTokens

@@ -15,7 +15,6 @@ from pretune.objectives.pretraining.masking import max_masked
 from pretune.objectives.pretraining.rtd import RTD, generator_term
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
-from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -36,14 +35,12 @@ class Corrective(ReadsDocuments, TokenPrediction):
     shared_head: ClassVar[str] = "mlm"  # both predict tokens in place, with one output layer
     purpose: ClassVar[tuple[str, str]] = ("It is a language model that corrects replaced words", "fill-mask")
     pattern: ClassVar[Pattern | None] = full
+    companion: ClassVar[str] = RTD.name
     corrupts_last: ClassVar[bool] = True  # after rtd has chosen the positions
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: EpochRandom) -> Sequences:
         """Set the original tokens at the positions that the generator fills in as prediction targets."""
-        chosen = sequences.targets.get(generator_term(RTD.name))
-        if chosen is None:
-            raise PretuneError("corrective: it corrects the replacements of rtd; write rtd+corrective")
-        sequences.targets[self.name] = chosen
+        sequences.targets[self.name] = sequences.targets[generator_term(RTD.name)]
         return sequences
 
     def max_targets(self, packing: Packing) -> dict[str, int]:
