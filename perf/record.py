@@ -187,6 +187,7 @@ def retry(home: Path, wanted: bool) -> None:
 
 def start(home: Path, plan_file: Path, minutes: float) -> None:
     """Run the jobs of a plan in a process that outlives this one, with a copy of the code."""
+    home = home.resolve()  # the process runs in this folder
     if is_running(home):
         sys.exit(f"{home}: already started; see `record.py follow`.")
     code = home / "code"
@@ -197,8 +198,8 @@ def start(home: Path, plan_file: Path, minutes: float) -> None:
     shutil.copyfile(plan_file, home / "plan.yaml")
     others = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     path = os.pathsep.join([str(code / "src"), *others])
-    words = [sys.executable, str(code / "perf" / "record.py"), "run", str(home.resolve())]
-    words += ["--plan", str(home.resolve() / "plan.yaml"), "--minutes", str(minutes)]
+    words = [sys.executable, str(code / "perf" / "record.py"), "run", str(home)]
+    words += ["--plan", str(home / "plan.yaml"), "--minutes", str(minutes)]
     with (home / "run.log").open("ab") as log:
         process = subprocess.Popen(
             words, stdout=log, stderr=subprocess.STDOUT, cwd=home, env={**os.environ, "PYTHONPATH": path}, start_new_session=True

@@ -250,9 +250,9 @@ def test_a_toy_record_from_corpus_to_page(perf: Any, tmp_path: Path) -> None:
 
     def call(*words: str) -> str:
         line = [sys.executable, str(ROOT / "perf" / "record.py"), *words]
-        return subprocess.run(line, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(line, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
 
-    call("start", str(home), "--plan", str(plan), "--minutes", "20")
+    call("start", "home", "--plan", str(plan), "--minutes", "20")  # a relative path
     while "still running" in call("follow", str(home), "--minutes", "1", "--out", str(out)):
         pass
     rows = perf.record_jobs.read_rows(out / "results.jsonl")
