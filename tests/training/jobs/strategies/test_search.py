@@ -19,7 +19,7 @@ from pretune.text.examples.labeled import LabeledRows, read_labeled
 from pretune.text.examples.splits import assign_folds
 from pretune.training.jobs.finetuning import DEV_PREDICTIONS, resolve_finetuning
 from pretune.training.jobs.strategies import search as strategy_search
-from pretune.training.jobs.strategies import trained_encoders
+from pretune.training.jobs.strategies import trained_encoders, winner
 from pretune.training.jobs.strategies.comparison import Attempt, Candidate, Comparison
 from pretune.training.jobs.strategies.search import auto_obstacle
 from tests.support.one_word_task import start
@@ -118,6 +118,33 @@ def test_an_interrupt_keeps_the_best_so_far(tmp_path: Path, monkeypatch: pytest.
     run = search(write(tmp_path / "train.csv", one_word_rows(40)), tmp_path / "run", effort="normal")
     assert run.results["stopped_early"] and "keeping the best so far" in capsys.readouterr().err
     assert run.results["dev/accuracy"] >= 0.95 and run.predict(["good red stone"])[0]["label"] in ("yes", "no")
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize("effort", ["quick", "normal"])
+def test_an_interrupt_while_the_winner_is_fitted_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], effort: str) -> None:  # fmt: skip
+    monkeypatch.setattr(strategy_search, "PERFECT", 2.0)
+    monkeypatch.setattr(trained_encoders, "STEPS", {"normal": (4, 4)})
+    if effort == "normal":  # so that a trained encoder wins
+        monkeypatch.setattr(strategy_search, "clearly_lower", lambda *losses: False)
+    finetune, fitted = winner.finetune, list[Any]()
+
+    def interrupted(job: Any, data: Any) -> Any:
+        fitted.append(job)
+        if len(fitted) == 1:
+            raise KeyboardInterrupt
+        return finetune(job, data)
+
+    monkeypatch.setattr(winner, "finetune", interrupted)
+    run = search(write(tmp_path / "train.csv", one_word_rows(40)), tmp_path / "run", effort=effort)
+    told = capsys.readouterr().err
+    assert run.finished and run.predict(["good red stone"])[0]["label"] in ("yes", "no")
+    if effort == "quick":  # fitted in seconds, so it is fitted anyway
+        assert len(fitted) == 2 and "in seconds" in told and not run.results["stopped_early"]
+    else:
+        assert len(fitted) == 1 and "of 40 examples" in told and run.results["stopped_early"]
+        assert run.results["strategy"].startswith("contrastive tuning")
+    assert not (run.folder / "intermediate" / "strategies").exists()
 
 
 @pytest.mark.not_fast

@@ -118,10 +118,10 @@ def run_comparison(plan: FinetuningJob, material: TaskData, start: float) -> tup
         stopped = True
         log_info("stopped early; keeping the best so far")
     best = choose_attempt(comparison, attempts)
-    run = fit_winner(comparison, best)
+    run, interrupted = fit_winner(comparison, best)
     found: dict[str, Any] = {
         "strategy": best.name,
-        "stopped_early": stopped,
+        "stopped_early": stopped or interrupted,
         "search_seconds": round(time.monotonic() - start, 1),
         "failed": comparison.failed,
         "tried": {attempt.name: summarize_attempt(comparison, attempt) for attempt in attempts},

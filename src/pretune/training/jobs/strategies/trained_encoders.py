@@ -20,7 +20,7 @@ from pretune.training.jobs.finetuning_defaults import default_pooling, finetunin
 from pretune.training.jobs.strategies.comparison import Candidate, Comparison, candidate_data
 from pretune.training.jobs.strategies.frozen_features import name_layers, with_features
 from pretune.training.recipe_sections import Budget, Optimizer
-from pretune.training.run_folder import RESULTS
+from pretune.training.run_folder import RESULTS, Run, finished_run
 
 STEPS = {"normal": (32, 96), "thorough": (64, 300)}  # least and most steps of a trained strategy
 STEPS_PER_ROW = 0.25
@@ -89,7 +89,7 @@ def train_parts(
     with progress(title, total=len(chosen)) as bar:
         for done, part in enumerate(chosen):
             learned, held_out = np.flatnonzero(comparison.folds != part), np.flatnonzero(comparison.folds == part)
-            folder = search_folder(comparison.plan) / f"{title.replace(' ', '-').replace(',', '')}-{part}"
+            folder = part_folder(comparison.plan, candidate, part)
             job = job_of(comparison, candidate, folder, len(learned), effort)
             job = replace(job, seed=comparison.plan.seed + part)
             rows = comparison.rows
@@ -119,6 +119,19 @@ def answer_matrix(comparison: Comparison, answers: Sequence[dict[str, Any]]) -> 
     if comparison.kind == "number":
         return np.array([[(answer["value"] - task.mean) / task.deviation] for answer in answers])
     return np.array([[answer["probabilities"][label] for label in task.labels] for answer in answers])
+
+
+def part_folder(plan: FinetuningJob, candidate: Candidate, part: int) -> Path:
+    """Return the folder of the training run in which a candidate predicts the fold `part`."""
+    return search_folder(plan) / f"{candidate.name.replace(' ', '-').replace(',', '')}-{part}"
+
+
+def finished_part(comparison: Comparison, candidate: Candidate) -> tuple[Run, int] | None:
+    """Return a run of the cross-validation of a candidate, and on how many rows it was trained; None if none is finished."""
+    for part in np.unique(comparison.folds):
+        if (run := finished_run(part_folder(comparison.plan, candidate, int(part)))) is not None:
+            return run, int((comparison.folds != part).sum())
+    return None
 
 
 def search_folder(plan: FinetuningJob) -> Path:

@@ -12,25 +12,24 @@ from pretune.inference.predict import Predictor, load_task_model
 from pretune.metrics import positive_class, score
 from pretune.objectives.tasks.bag_of_words import BagOfWords
 from pretune.objectives.tasks.layer_features import LayerFeaturesHead
-from pretune.runtime.progress import progress, quiet
+from pretune.runtime.progress import log_info, progress, quiet
 from pretune.training.jobs.bag_of_words import fit_bag
 from pretune.training.jobs.finetuning import DEV_PREDICTIONS, TaskData, finetune, write_predictions
 from pretune.training.jobs.strategies.calibration import Calibration
 from pretune.training.jobs.strategies.comparison import Attempt, Comparison, candidate_data
-from pretune.training.jobs.strategies.trained_encoders import job_of, search_folder
+from pretune.training.jobs.strategies.trained_encoders import finished_part, job_of, search_folder
 from pretune.training.run_folder import Run, copy_run_files, finish_run
 
 
-def fit_winner(comparison: Comparison, best: Attempt) -> Run:
-    """Fit the best candidate to all rows, calibrate it, and save it in the run folder; return its run.
+def fit_winner(comparison: Comparison, best: Attempt) -> tuple[Run, bool]:
+    """Fit the best candidate to all rows, calibrate it, and save it in the run folder.
 
+    Return its run, and whether an interrupt has replaced it by a run of the cross-validation, which has seen fewer rows.
     If its predictions are averaged with those of a bag of words, the bag of words is saved with it.
     """
-    plan, folder = comparison.plan, search_folder(comparison.plan) / "winner"
-    shutil.rmtree(folder, ignore_errors=True)
-    job = job_of(comparison, best.candidate, folder, len(comparison.rows), "normal")
-    with progress(f"fitting {best.name} to all examples"), quiet():
-        run = finetune(job, candidate_data(comparison, best.candidate, comparison.rows))
+    plan = comparison.plan
+    run, interrupted = train_winner(comparison, best)
+    with quiet():
         results = run.results
         copy_run_files(run.folder, plan.out)
         finish_run(plan.out, results)
@@ -45,7 +44,37 @@ def fit_winner(comparison: Comparison, best: Attempt) -> Run:
             model.bag_of_words = on_scale(comparison, best, bag)
         model.save(plan.out)
     shutil.rmtree(search_folder(plan), ignore_errors=True)
-    return finish_run(plan.out, results)
+    return finish_run(plan.out, results), interrupted
+
+
+def train_winner(comparison: Comparison, best: Attempt) -> tuple[Run, bool]:
+    """Train the best candidate on all rows; return its run, and whether an interrupt has replaced it.
+
+    After an interrupt, the run is one of the cross-validation of the candidate. If there is none, because the candidate
+    is a classifier on frozen features, it is fitted nevertheless, as this takes seconds; a second interrupt is an error.
+    """
+    folder = search_folder(comparison.plan) / "winner"
+    job = job_of(comparison, best.candidate, folder, len(comparison.rows), "normal")
+    data = candidate_data(comparison, best.candidate, comparison.rows)
+
+    def train() -> Run:
+        shutil.rmtree(folder, ignore_errors=True)
+        with progress(f"fitting {best.name} to all examples"), quiet():
+            return finetune(job, data)
+
+    try:
+        return train(), False
+    except KeyboardInterrupt:
+        kept = finished_part(comparison, best.candidate)
+        if kept is None:
+            log_info(f"stopping after {best.name} is fitted, in seconds; interrupt again to keep nothing")
+            return train(), False
+        run, rows = kept
+        log_info(
+            f"stopped early; keeping a model of the cross-validation of {best.name}, "
+            f"which learned from {rows:,} of {len(comparison.rows):,} examples"
+        )
+        return run, True
 
 
 def on_scale(comparison: Comparison, best: Attempt, bag: BagOfWords) -> BagOfWords:
