@@ -15,6 +15,7 @@ from pretune import PretuneError
 from pretune.backbones.onnx_runtime import (
     ALL_TOKENS,
     GRAPH,
+    LOGITS,
     MOBILE_GRAPH,
     STATES,
     TOKEN_STATES,
@@ -26,6 +27,7 @@ from pretune.models.loading import load
 from pretune.models.onnx_export import check_graph, export_graph, make_states_optional, remove_idle_casts, write_graph
 from pretune.models.padded_model import LanguageModel, token_states
 from pretune.objectives import parse_objective
+from pretune.objectives.tasks.bag_of_words import BagOfWords
 from pretune.packed import pack_lists
 from tests.support.drawn_shapes import SMALL
 from tests.support.one_word_task import start, trained
@@ -268,27 +270,67 @@ def test_an_exported_model_predicts_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.not_fast
-def test_a_graph_whose_head_reads_several_layers_is_for_onnx_runtime(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The classifiers on frozen features read several layers; their graphs compute them, and pretune says that it cannot."""
-    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+@pytest.mark.parametrize("layers", ["layers(1,2)", "layers(0,1)", "mix"])
+def test_a_graph_outputs_the_layers_that_a_head_reads(tmp_path: Path, layers: str) -> None:
+    """The classifiers on frozen features read several layers; ONNX Runtime and pretune predict the same with their graphs."""
     words = small_tokenizer("wordpiece")
     model, labels = random_model("bert", words, "mlm"), ["no", "yes"]
-    model.objective, model.labels = "classify on layers(1,2)", labels
+    model.objective, model.labels = f"classify(pooling=mean) on {layers}", labels
+    model.add_heads(parse_objective(model.objective, labels=tuple(labels)).objectives)
+    model.save(tmp_path / "model")
+    facts = pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph").facts
+    lower = {"layers(1,2)": [1], "layers(0,1)": [0, 1], "mix": [0, 1]}[layers]
+    assert facts["outputs"] == [STATES, LOGITS, *(f"hidden_states.{number}" for number in lower)]
+    assert "parameters" not in (tmp_path / "graph" / "README.md").read_text(encoding="utf-8").split("## Use")[0]
+    texts = ["good stone water", "yes", "a good bird in the tree"]
+    expected = pt.predict(tmp_path / "model", texts)
+    given = AutoTokenizer.from_pretrained(tmp_path / "graph")(texts[0], return_tensors="np")
+    session = open_session(tmp_path / "graph" / GRAPH)
+    (logits,) = session.run(["logits"], {entry.name: given[entry.name] for entry in session.get_inputs()})
+    shares = np.exp(logits[0] - logits[0].max())
+    assert [expected[0]["probabilities"][label] for label in labels] == pytest.approx(shares / shares.sum(), abs=1e-5)
+    for ours, theirs in zip(expected, pt.predict(tmp_path / "graph", texts), strict=True):
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
+    if 0 not in lower:
+        with pytest.raises(PretuneError, match="of the layers that its heads read"):
+            load(tmp_path / "graph").backbone(pack_lists([[5, 6]]), keep=[0])
+
+
+@pytest.mark.not_fast
+def test_a_head_that_reads_word_vectors_is_for_onnx_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    model, labels = random_model("bert", small_tokenizer("wordpiece"), "mlm"), ["no", "yes"]
+    model.objective, model.labels = "classify on elmo", labels
     model.add_heads(parse_objective(model.objective, labels=tuple(labels)).objectives)
     model.save(tmp_path / "model")
     pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph")
     assert "the graph runs in ONNX Runtime alone" in capsys.readouterr().err
-    assert "parameters" not in (tmp_path / "graph" / "README.md").read_text(encoding="utf-8").split("## Use")[0]
-    (expected,) = pt.predict(tmp_path / "model", ["good stone water"])
-    given = AutoTokenizer.from_pretrained(tmp_path / "graph")("good stone water", return_tensors="np")
-    session = open_session(tmp_path / "graph" / GRAPH)
-    (logits,) = session.run(["logits"], {entry.name: given[entry.name] for entry in session.get_inputs()})
-    shares = np.exp(logits[0] - logits[0].max())
-    assert [expected["probabilities"][label] for label in labels] == pytest.approx(shares / shares.sum(), abs=1e-5)
     with pytest.raises(PretuneError, match="use the model from which the graph was exported"):
         pt.predict(tmp_path / "graph", ["good stone water"])
+
+
+@pytest.mark.not_fast
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_graph_keeps_the_bag_of_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
+    model, labels = random_model("bert", small_tokenizer("wordpiece"), "mlm"), ["no", "yes"]
+    model.objective, model.labels = "classify(pooling=mean) on layers(1,2)", labels
+    model.add_heads(parse_objective(model.objective, labels=tuple(labels)).objectives)
+    weight = np.array([[-2.0, 2.0], [2.0, -2.0]])
+    model.bag_of_words = BagOfWords(
+        {"words": ["good", "bad"]}, {"words": np.ones(2)}, weight, np.zeros(2), "classes", share
+    )
+    model.save(tmp_path / "model")
+    pt.export(tmp_path / "model", format="onnx", out=tmp_path / "graph")
+    said = capsys.readouterr().err
+    assert ("replaces its predictions by those of a bag of words" if share == 1 else "(50%)") in said
+    texts = ["good stone", "bad bird"]
+    for ours, theirs in zip(pt.predict(tmp_path / "model", texts), pt.predict(tmp_path / "graph", texts), strict=True):
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
 
 
 @pytest.mark.not_fast

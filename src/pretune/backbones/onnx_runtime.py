@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import BackboneOutput, DeferredOutput, LayerSelection, TaskHeadParts
+from pretune.backbones.backbone import BackboneOutput, DeferredOutput, LayerSelection, TaskHeadParts, selected_layers
 from pretune.nn.pooling import chosen_tokens
 from pretune.packed import Packed
 from pretune.runtime.arrays import Array
@@ -28,6 +28,7 @@ STATES, LOGITS = "last_hidden_state", "logits"
 ALL_TOKENS = "all_tokens"  # an optional input: whether to compute STATES if a graph has other outputs (True by default)
 # Pooling → the output with the hidden state of the only token of each sequence that the pooling reads.
 TOKEN_STATES = {"cls": "first_hidden_state", "last": "final_hidden_state"}
+LAYER_STATES = "hidden_states.{}"  # outputs with the hidden states of lower layers that heads read; 0: the embeddings
 # The largest number of tokens, with padding, that a graph gets at once, unless one sequence has more: about what fits into a core's
 # cache (see docs/measurements/inference.md).
 TOKENS_PER_RUN = 256
@@ -63,6 +64,9 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         self.without_states = {name: np.array(False) for name in optional & {ALL_TOKENS}}
         outputs = {entry.name for entry in self.session.get_outputs()}
         self.token_states = {mode: name for mode, name in TOKEN_STATES.items() if name in outputs}
+        self.layer_states = {
+            number: name for number in range(blueprint.depth) if (name := LAYER_STATES.format(number)) in outputs
+        }
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are not registered
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
@@ -78,13 +82,28 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
         )
 
     def forward(self, packed: Packed, state: Any = None, keep: LayerSelection = "last") -> BackboneOutput:
-        """Return the hidden states of the top layer, (tokens, width); raise an error if `keep` selects other layers."""
-        if keep != "last" and list(keep) not in ([-1], [self.depth]):
+        """Return the hidden states of the layers that `keep` selects, (tokens, width) each.
+
+        Raise an error if the graph has no output for one of them. Every graph has one for the top layer.
+        """
+        wanted = selected_layers(keep, self.depth)
+        if wanted == {self.depth}:
+            return DeferredOutput(partial(self.compute, packed))
+        names = {**self.layer_states, self.depth: STATES}
+        if not wanted <= names.keys():
             raise PretuneError(
-                f"{self.path}: an ONNX graph returns only the hidden states of its top layer; for other layers, use the "
-                "model from which the graph was exported"
+                f"{self.path}: an ONNX graph returns only the hidden states of its top layer and of the layers that its "
+                "heads read; for other layers, use the model from which the graph was exported"
             )
-        return DeferredOutput(partial(self.compute, packed))
+        return BackboneOutput(self.all_states(packed, [names[number] for number in sorted(wanted)]))
+
+    def all_states(self, packed: Packed, outputs: Sequence[str]) -> list[Tensor]:
+        """Return the hidden states of all tokens, (tokens, width), from each of the graph's `outputs`."""
+        found = [np.empty((len(packed), self.width), dtype=np.float32) for _ in outputs]
+        for feed, indices, _ in padded_inputs(packed):
+            for states, rows in zip(found, self._run(outputs, feed, feed[MASK].shape), strict=True):
+                states[indices] = rows[feed[MASK] > 0]
+        return [torch.from_numpy(states).to(packed.ids.device) for states in found]
 
     def compute(self, packed: Packed, at: Tensor | None) -> Tensor:
         """Return the hidden states of the tokens with the indices `at`, (m, width), or of all tokens for None.
@@ -97,35 +116,37 @@ class OnnxBackbone(TaskHeadParts, nn.Module):
             if at is not None and expected is not None and torch.equal(at, expected):
                 found = np.empty((len(at), self.width), dtype=np.float32)
                 for feed, _, rows in padded_inputs(packed):
-                    found[rows] = self._run(output, feed, (len(rows),), self.without_states)
+                    (found[rows],) = self._run([output], feed, (len(rows),), self.without_states)
                 return torch.from_numpy(found).to(packed.ids.device)
-        states = np.empty((len(packed), self.width), dtype=np.float32)
-        for feed, indices, _ in padded_inputs(packed):
-            states[indices] = self._run(STATES, feed, feed[MASK].shape)[feed[MASK] > 0]
-        every = torch.from_numpy(states).to(packed.ids.device)
+        (every,) = self.all_states(packed, [STATES])
         return every if at is None else every[at]
 
     def _run(
-        self, output: str, feed: dict[str, Array], shape: tuple[int, ...], switches: Mapping[str, Array] | None = None
-    ) -> Array:
-        """Run the ONNX graph on `feed`, b padded sequences of length L, and return the `output` with hidden states.
+        self,
+        outputs: Sequence[str],
+        feed: dict[str, Array],
+        shape: tuple[int, ...],
+        switches: Mapping[str, Array] | None = None,
+    ) -> list[Array]:
+        """Run the ONNX graph on `feed`, b padded sequences of length L, and return the `outputs` with hidden states.
 
-        `feed` maps names of inputs to arrays, (b, L), and `switches` those of optional inputs. The result is
-        (*shape, width); an error is raised if the graph fails or its output has another shape.
+        `feed` maps names of inputs to arrays, (b, L), and `switches` those of optional inputs. The results are
+        (*shape, width) each; an error is raised if the graph fails or an output has another shape.
         """
         try:
             wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
-            (states,) = self.session.run([output], {**wanted, **(switches or {})})
+            found: list[Any] = self.session.run(list(outputs), {**wanted, **(switches or {})})
         except Exception as error:  # ONNX Runtime has no common class for its errors
             raise PretuneError(
                 f"{self.path}: ONNX Runtime cannot run the graph ({str(error).splitlines()[0]}); export it again"
             ) from error
-        if not isinstance(states, np.ndarray) or states.shape != (*shape, self.width):
-            raise PretuneError(
-                f"{self.path}: the graph returns hidden states of shape {np.shape(states)}, but the config.json beside it "
-                f"describes {(*shape, self.width)}, so one of the two files is wrong or damaged; export the model again"
-            )
-        return states
+        for states in found:
+            if not isinstance(states, np.ndarray) or states.shape != (*shape, self.width):
+                raise PretuneError(
+                    f"{self.path}: the graph returns hidden states of shape {np.shape(states)}, but the config.json beside it "
+                    f"describes {(*shape, self.width)}, so one of the two files is wrong or damaged; export the model again"
+                )
+        return found
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Return an empty list: an ONNX graph has no layers that could be trained."""

@@ -109,9 +109,9 @@ def choose_backend(method: QuantizationMethod, source: TrainedModel) -> Backend:
 
 
 def graph_obstacle(task: Task | None) -> str:
-    """Return the reason why a task cannot be used with an ONNX graph, which outputs only the last layer, or ""."""
-    if task is not None and task.reads_several_layers:
-        return "its head reads several layers"
+    """Return the reason why a task cannot be used with an ONNX graph, which outputs only hidden states, or ""."""
+    if task is not None and task.reads_word_vectors:
+        return "its head reads word vectors"
     if task is not None and task.uses_language_model_head:
         return "its head is a language modeling head, which needs the token embeddings"
     return ""

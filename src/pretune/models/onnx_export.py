@@ -18,6 +18,7 @@ from pretune.backbones.onnx_runtime import (
     ENGINE,
     GRAPH,
     INPUTS,
+    LAYER_STATES,
     LOGITS,
     MOBILE_GRAPH,
     STATES,
@@ -33,6 +34,7 @@ from pretune.models.padded_model import (
     check_exportable,
     check_outputs,
     choose_scorer,
+    head_layers,
     inputs_to_compare,
     model_outputs,
     output_names,
@@ -80,6 +82,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     import_optional("onnx", "the export to ONNX")  # torch.onnx.export imports it, with an error of its own
     module = PaddedModel(model, scorer, graph_output_names(model, scorer)).cpu().eval()
     axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
+    axes |= {LAYER_STATES.format(number): {0: "rows", 1: "length"} for number in head_layers(model)}
     axes |= {name: {0: "rows"} for name in TOKEN_STATES.values()}
     axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.output_per == "sequence" else {0: "rows", 1: "length"}
     sizes = model.config.vocab_size, model.backbone.max_positions or DEFAULT_MAX_LENGTH
@@ -115,8 +118,11 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
 
 
 def graph_output_names(model: Model, scorer: Scorer | None) -> list[str]:
-    """Return the names of the outputs of a model's graph: those of every export, and the token states that heads read."""
-    return [*output_names(scorer), *token_states(model)]
+    """Return the names of the outputs of a model's graph: those of every export, and those that only heads read.
+
+    The latter are states of single tokens and of lower layers.
+    """
+    return [*output_names(scorer), *token_states(model), *map(LAYER_STATES.format, head_layers(model))]
 
 
 def remove_idle_casts(file: Path) -> None:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from pretune.backbones.backbone import BackboneOutput, LayerSelection, selected_layers
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.funnel import FunnelStack
-from pretune.backbones.onnx_runtime import LOGITS, STATES, TOKEN_STATES, OnnxBackbone
+from pretune.backbones.onnx_runtime import LAYER_STATES, LOGITS, STATES, TOKEN_STATES, OnnxBackbone
 from pretune.backbones.two_streams import TwoStreams
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.length_bucketing import arrange_texts, batches_by_length
@@ -26,7 +27,8 @@ from pretune.nn.attention.query_key_layout import TracedPacked
 from pretune.nn.pooling import chosen_tokens
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.tasks.classify import ClassifyHead
-from pretune.objectives.wrappers import CachedBackbone
+from pretune.objectives.tasks.layer_features import LayerFeaturesHead
+from pretune.objectives.wrappers import CachedBackbone, WrappedBackbone
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 
@@ -101,6 +103,7 @@ class PaddedModel(nn.Module):
         self.root, self.scorer = model.root, scorer
         self.outputs = output_names(scorer) if outputs is None else outputs
         self.max_length = model.backbone.max_positions or DEFAULT_MAX_LENGTH
+        self.layer_numbers = head_layers(model)
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of a model for padded inputs, (b, L) each: hidden states and, if there is a head, its logits.
@@ -123,7 +126,10 @@ class PaddedModel(nn.Module):
             mask=real,
             places=rows,
         )
+        numbers = [number for number in self.layer_numbers if LAYER_STATES.format(number) in self.outputs]
         backbone: Any = CachedBackbone(self.root.backbone)
+        if self.layer_numbers:  # one pass for all of them
+            backbone = LayerCache(self.root.backbone, (*self.layer_numbers, self.root.backbone.depth))
         output = backbone(packed)
         found = {}
         for mode, name in TOKEN_STATES.items():
@@ -139,7 +145,34 @@ class PaddedModel(nn.Module):
             logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
             found[LOGITS] = logits if self.scorer.output_per == "sequence" else padded(logits)
         found[STATES] = padded(output.last)
+        if numbers:
+            layers = backbone(packed, keep=numbers).layers
+            found |= {LAYER_STATES.format(number): padded(x) for number, x in zip(numbers, layers, strict=True)}
         return tuple(found[name] for name in self.outputs)
+
+
+class LayerCache(WrappedBackbone):
+    """A backbone that computes several layers once, and returns those of them that a call selects."""
+
+    def __init__(self, backbone: Any, numbers: Sequence[int]) -> None:
+        """Wrap a backbone; `numbers` are the layers that calls select, in ascending order."""
+        self.backbone, self.numbers = backbone, list(numbers)
+        self.known: tuple[Any, list[Tensor]] | None = None
+
+    def __call__(self, *packed: Any, keep: LayerSelection = "last", **options: Any) -> BackboneOutput:
+        """Return the hidden states of the layers that `keep` selects, (tokens, width) each."""
+        if self.known is None or self.known[0] is not packed[0]:
+            self.known = packed[0], self.backbone(*packed, **options, keep=self.numbers).layers
+        wanted = selected_layers(keep, self.backbone.depth)
+        return BackboneOutput([x for number, x in zip(self.numbers, self.known[1], strict=True) if number in wanted])
+
+
+def head_layers(model: Model) -> list[int]:
+    """Return the numbers of the layers below the top that heads read, in ascending order; 0 is the embeddings."""
+    depth = model.backbone.depth
+    heads = [head for head in model.root.heads.values() if isinstance(head, LayerFeaturesHead)]
+    chosen = [selected_layers(head.features.keep, depth) for head in heads if head.features.layers != "cove"]
+    return sorted(set().union(*chosen) - {depth})
 
 
 def token_states(model: Model) -> list[str]:

@@ -119,6 +119,11 @@ class Task(Objective):
         return False
 
     @property
+    def reads_word_vectors(self) -> bool:
+        """Return whether the head reads word vectors beside hidden states, which an ONNX graph does not output."""
+        return False
+
+    @property
     def uses_language_model_head(self) -> bool:
         """Return whether the task uses the output layer of a language model instead of a head of its own."""
         return self.shared_head in LANGUAGE_MODEL_HEADS

@@ -60,6 +60,11 @@ class OnLayerFeatures(WrappedTask):
         """Return whether the head reads other layers than the last one."""
         return self.layers != "last"
 
+    @property
+    def reads_word_vectors(self) -> bool:
+        """Return whether the head reads word vectors beside hidden states."""
+        return self.layers.startswith(("elmo", "cove"))
+
     def finish(self, head: Any) -> Self:
         """Fold statistics of the labels, such as their mean, into a trained head, as the wrapped task does.
 
@@ -80,14 +85,15 @@ class OnLayerFeatures(WrappedTask):
                     "'cove' features need the encoder of a translation model; choose a model that was trained with the objective 'translate'"
                 )
             network = network.encoder
-        embed = network.embed
+        # An ONNX graph has no embeddings to read, and most combinations of layers need none.
+        embed = network.embed if self.reads_word_vectors else None
         features = LayerFeatures(
             network.width,
             network.depth,
             self.layers,
             self.top,
-            vocabulary=embed.vocabulary,
-            words=embed.width,
+            vocabulary=0 if embed is None else embed.vocabulary,
+            words=0 if embed is None else embed.width,
             mixed_widths=len(set(getattr(network, "widths", ()))) > 1,
         )
         return LayerFeaturesHead(features, self.task.head(FeatureBackbone(backbone, features)))  # type: ignore[arg-type]

@@ -173,15 +173,16 @@ def export(
         else:
             quantize = quantize_graph_dynamic if dtype == "int8" else None
             facts = export_graph(loaded, out, tasks, quantize=quantize, mobile=format == "ort")
-            if any(task.reads_several_layers for task in tasks):
+            if any(task.reads_word_vectors for task in tasks):
                 log_info(
-                    f"{out}: the graph runs in ONNX Runtime alone; pretune cannot predict with it, because the head reads several "
-                    "layers. Use the original with pretune"
+                    f"{out}: the graph runs in ONNX Runtime alone; pretune cannot predict with it, because the head reads word "
+                    "vectors. Use the original with pretune"
                 )
         if loaded.bag_of_words is not None:
-            share = f"{loaded.bag_of_words.share:.0%}"
+            share = loaded.bag_of_words.share
+            also = "replaces its predictions by" if share == 1 else f"averages its predictions ({1 - share:.0%}) with"
             log_info(
-                f"{out}: the graph is the network alone; pretune averages its predictions with a bag of words ({share})"
+                f"{out}: the graph is the network alone, also its logits; with this folder, pretune {also} those of a bag of words"
             )
         write_card(
             out, history(source, whole=not report and head is None), exported=True, source=source, license=license
