@@ -46,6 +46,17 @@ def test_jsonl_and_parquet_are_read(tmp_path: Path) -> None:
     assert read_labeled(jsonl).labels == read_labeled(tmp_path / "a.parquet").labels == ["true", "false"]
 
 
+def test_a_txt_file_with_tabs_is_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "ratings.txt"
+    file.write_text('id\tdocument\tlabel\n1\t좋아요, 정말\t1\n2\t"so-so" at best\t0\n', encoding="utf-8")
+    rows = read_labeled(file, {}, labels=True)
+    assert rows.texts == ["좋아요, 정말", '"so-so" at best'] and rows.labels == ["1", "0"]
+    for content in ("one text\nanother\n", "a\tb\nno tab\n", "a\tb\n"):
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(PretuneError, match="only if tabs separate"):
+            read_labeled(file, {}, labels=True)
+
+
 def test_given_columns_take_precedence(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,other,label,kind\na,b,c,d\n")
     table = read_labeled(path, {"text": "other", "label": "kind"})

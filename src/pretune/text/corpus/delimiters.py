@@ -50,17 +50,24 @@ def detect_dialect(file: Path, errors: Errors = "strict") -> Dialect:
     """
     # Invalid UTF-8 is reported when the rows are read, after the names of the columns have been checked.
     lines = [line for _, line in islice(read_lines(file, "replace" if errors == "strict" else errors), SAMPLE)]
-    usual = TSV if file_format(file) == ".tsv" else CSV
+    usual = TSV if file_format(file) in (".tsv", ".txt") else CSV
     found = choose_dialect(lines, usual)
     if found != usual:
         _report(file, found)
     return found
 
 
+def has_tab_columns(file: Path, errors: Errors = "strict") -> bool:
+    """Return whether tabs split the first lines of a file, at least two, into the same number of cells, at least two."""
+    lines = [line for _, line in islice(read_lines(file, "replace" if errors == "strict" else errors), SAMPLE)]
+    widths = _widths(lines, Dialect("\t", is_quoted(lines, "\t")))
+    return len(widths) > 1 and widths[0] > 1 and len(set(widths)) == 1
+
+
 @cache
 def _report(file: Path, found: Dialect) -> None:
     """Log, once per process, that a file is read with the dialect `found`, which its suffix does not suggest."""
-    quoted = ", and cells are quoted" if found.quoted and file_format(file) == ".tsv" else ""
+    quoted = ", and cells are quoted" if found.quoted and file_format(file) in (".tsv", ".txt") else ""
     log_info(
         f"{file}: columns are separated by {NAMES[found.delimiter]}{quoted}, although the file is {file_format(file)}"
     )

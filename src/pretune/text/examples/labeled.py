@@ -19,12 +19,14 @@ import numpy as np
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option, suggest
 from pretune.runtime.progress import log_info
-from pretune.text.corpus.documents import read_csv_rows, read_rows
+from pretune.text.corpus.delimiters import has_tab_columns
+from pretune.text.corpus.documents import read_csv_rows, read_rows, read_table
 from pretune.text.corpus.files import Errors, check_text, file_format, find_files, is_valid_text
 from pretune.text.examples.column_roles import KNOWN, USUAL, MissingLabel, guess_columns, label_columns, text_columns
 from pretune.text.examples.examples import Examples
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+TAB_SEPARATED = ".txt"  # also a table, if tabs separate its columns
 SEPARATORS = ";|,"  # between the labels of a multi-label row
 SAMPLE = 1000  # rows from which column roles are inferred
 LISTED = 3  # bad rows listed in a message
@@ -114,8 +116,26 @@ class TableChunk:
 
 def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
     """Return an iterator over (line number, row) of a table file, with columns 1, 2, 3, … if it has no header."""
-    path = find_files(file, FORMATS)[0]
-    return read_rows(path, errors, names=_header(path, errors))
+    path = find_table(file, errors)
+    return numbered_rows(path, errors, _header(path, errors))
+
+
+def find_table(file: str | Path, errors: Errors = "strict") -> Path:
+    """Return the path of a table file; a .txt file is one if tabs separate its columns, otherwise it is an error."""
+    path = find_files(file, (*FORMATS, TAB_SEPARATED))[0]
+    if file_format(path) == TAB_SEPARATED and not has_tab_columns(path, errors):
+        raise PretuneError(
+            f"{path}: a .txt file is read as a table only if tabs separate the same number of columns in every line; "
+            f"use one of {', '.join(FORMATS)}"
+        )
+    return path
+
+
+def numbered_rows(path: Path, errors: Errors, names: list[str] | None) -> Iterator[tuple[int, Row]]:
+    """Return an iterator over (line number, row) of a table file; `names` are the columns of a file without a header."""
+    if file_format(path) == TAB_SEPARATED:
+        return read_table(path, errors, None, names)
+    return read_rows(path, errors, names=names)
 
 
 def read_chunks(
@@ -271,12 +291,12 @@ class LabeledTable:
         for role in requested:
             if role not in roles:
                 raise PretuneError(f"unknown column role {role!r}; {suggest(role, roles)}")
-        path = file.file if isinstance(file, TableChunk) else find_files(file, FORMATS)[0]
+        path = file.file if isinstance(file, TableChunk) else find_table(file, errors)
         known = {name for usual in roles.values() for name in usual}
         names = None if isinstance(file, TableChunk) else _header(path, errors, known)
 
         def rows() -> Iterator[tuple[int, Row]]:
-            numbered = file.rows if isinstance(file, TableChunk) else read_rows(path, errors, names=names)
+            numbered = file.rows if isinstance(file, TableChunk) else numbered_rows(path, errors, names)
             return ((line, _flatten(row)) for line, row in numbered)
 
         sample = [row for _, row in islice(rows(), SAMPLE)]
@@ -431,7 +451,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
 
     A first row that contains one of the names in `known` counts as a header.
     """
-    if file_format(path) not in (".csv", ".tsv"):
+    if file_format(path) not in (".csv", ".tsv", TAB_SEPARATED):
         return None
     rows = (row for _, row in read_csv_rows(path, errors) if row)
     first = [cell.strip() for cell in next(rows, [])]
