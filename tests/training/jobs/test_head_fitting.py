@@ -17,7 +17,7 @@ from pretune.nn.pooling import compare_neighbors
 from pretune.objectives import parse_objective
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.examples.splits import assign_folds
-from pretune.training.jobs.head_fitting import fit_head, pooled_vectors, regression_targets
+from pretune.training.jobs.head_fitting import fit_head, layer_starts, pooled_vectors, regression_targets
 from pretune.training.jobs.linear_models import cross_validate
 from tests.support.one_word_task import start
 
@@ -64,12 +64,31 @@ def test_a_fitted_head_gives_the_averaged_logits_of_regressions(pooling: str) ->
     targets, kind, outputs, _ = regression_targets(task, examples)
     shares = cross_validate(vectors, targets, kind, outputs, assign_folds(examples, 5)).shares
     logits = np.zeros(len(TEXTS))
-    for strength, share in shares.items():
-        peer = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+    for setting, share in shares.items():
+        peer = make_pipeline(StandardScaler(), LogisticRegression(C=setting.strength, max_iter=1000))
         logits += share * peer.fit(vectors, examples.labels).decision_function(vectors)
     answers = Predictor(model, task, examples, 64)()  # type: ignore[arg-type]
     own = [answer["probabilities"]["yes"] for answer in answers]
     np.testing.assert_allclose(own, 1 / (1 + np.exp(-logits)), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pooling", "starts"),
+    [
+        ("layers(1,4)", "mean", (0, 128)),
+        ("layers(4)", "mean", (0,)),
+        ("last", "mean", (0,)),
+        ("layers(1,4)", "concat", (0,)),
+    ],
+)
+def test_the_last_layer_is_the_last_columns_of_the_vectors(layers: str, pooling: str, starts: tuple[int, ...]) -> None:
+    model, task = with_head(f"classify(pooling={pooling}) on {layers}", rows())
+    found = layer_starts(model, task, rows())  # type: ignore[arg-type]
+    assert found == tuple(start and model.backbone.width for start in starts)
+    vectors = pooled_vectors(model, task, rows(), 64, CPU)  # type: ignore[arg-type]
+    last = embed_texts(start() / "start", TEXTS, "mean", 4)
+    if len(found) > 1:
+        np.testing.assert_allclose(vectors[:, found[1] :], last, atol=1e-5)
 
 
 @pytest.mark.not_fast

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pretune.training.jobs.linear_models import (
     Rotation,
+    Setting,
     cross_validate,
     fit_average,
     fit_linear,
@@ -39,13 +40,13 @@ def test_rotation_changes_no_prediction_of_a_regularized_model() -> None:
     x, y = planted(20, 60)
     standardized = (x - x.mean(0)) / x.std(0)
     plain = fit_linear(standardized, y, "classes", 2, 0.01).predict(standardized)
-    np.testing.assert_allclose(fit_standardized(x, y, "classes", 2, {0.01: 1.0}).predict(x), plain, atol=1e-3)
+    np.testing.assert_allclose(fit_standardized(x, y, "classes", 2, {Setting(0.01): 1.0}).predict(x), plain, atol=1e-3)
 
 
 def test_a_constant_feature_does_no_harm() -> None:
     x, y = planted(20, 3)
     x[:, 2] = 5.0
-    assert (fit_standardized(x, y, "classes", 2, {1.0: 1.0}).predict(x).argmax(1) == y).mean() > 0.9
+    assert (fit_standardized(x, y, "classes", 2, {Setting(1.0): 1.0}).predict(x).argmax(1) == y).mean() > 0.9
 
 
 def test_a_class_without_examples_gets_almost_no_probability() -> None:
@@ -65,7 +66,7 @@ def test_labels_that_all_or_no_rows_have() -> None:
 
 def test_numbers() -> None:
     x, _ = planted(30, 4)
-    model = fit_standardized(x, 2 * x[:, 1] + 1, "number", 1, {100.0: 1.0})
+    model = fit_standardized(x, 2 * x[:, 1] + 1, "number", 1, {Setting(100.0): 1.0})
     np.testing.assert_allclose(model.predict(x), 2 * x[:, 1] + 1, atol=0.1)
 
 
@@ -96,6 +97,24 @@ def test_more_rows_say_more_about_the_strength() -> None:
     assert largest[0] < 0.6 and largest[1] > 0.9
 
 
+def test_models_of_the_features_from_a_column_on_are_averaged_with_those_of_all() -> None:
+    """The last two of 42 features decide; with many others, models that read only these two get most of the weight."""
+    random = np.random.default_rng(0)
+    y = random.permutation(np.arange(60) % 2)
+    x = random.normal(size=(60, 42)) * 3 + 1
+    x[:, 40:] += 4 * (2 * y[:, None] - 1)
+    found = cross_validate(x, y, "classes", 2, np.arange(60) % 5, starts=(0, 40))
+    assert {one.start for one in found.shares} == {0, 40} and sum(found.shares.values()) == pytest.approx(1)
+    assert sum(share for one, share in found.shares.items() if one.start == 40) > 0.5
+    average = fit_standardized(x, y, "classes", 2, found.shares)
+    each = [
+        share
+        * fit_standardized(x[:, one.start :], y, "classes", 2, {Setting(one.strength): 1.0}).outputs(x[:, one.start :])
+        for one, share in found.shares.items()
+    ]
+    np.testing.assert_allclose(average.outputs(x), sum(each), atol=1e-8)
+
+
 def test_few_rows_with_a_weak_signal_do_not_become_the_majority_class() -> None:
     """The strongest regularization risks least if 13 of 25 rows have one class, but it would say only this class."""
     random = np.random.default_rng(0)
@@ -110,7 +129,7 @@ def test_few_rows_with_a_weak_signal_do_not_become_the_majority_class() -> None:
 
 def test_an_average_is_the_model_of_averaged_outputs() -> None:
     x, y = planted(30, 5)
-    average = fit_average(x, y, "classes", 2, {0.01: 0.25, 10.0: 0.75})
+    average = fit_average(x, y, "classes", 2, {Setting(0.01): 0.25, Setting(10.0): 0.75})
     parts = [
         share * fit_linear(x, y, "classes", 2, strength).outputs(x) for strength, share in ((0.01, 0.25), (10.0, 0.75))
     ]

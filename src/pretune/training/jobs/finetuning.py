@@ -315,7 +315,7 @@ def finetune(plan: FinetuningJob, material: TaskData | None = None, resume: bool
             plan, model, strategy, starts, streams, epoch, evaluate, task.primary_metric, device, resuming
         )
     if strategy.fits_head:
-        fit_head(model, task, rows, length, device, plan.seed)
+        fit_head(model, task, rows, length, device, plan.seed, frozen=not strategy.trains)
     if material.hidden_distillation is not None:
         del model.root.heads[material.hidden_distillation.name]  # its projections are used only in training
     task, answers = finalize_task(model, material.unfitted, task, predictor, device)

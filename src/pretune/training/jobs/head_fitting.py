@@ -19,7 +19,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import EpochRandom
 from pretune.text.examples.labeled import LabeledRows
 from pretune.text.examples.splits import assign_folds
-from pretune.training.jobs.linear_models import STRENGTHS, Kind, cross_validate, fit_standardized
+from pretune.training.jobs.linear_models import STRENGTHS, Kind, Setting, cross_validate, fit_standardized
 
 FOLDS = 5
 FEWEST_ROWS = 10  # below which there is no cross-validation
@@ -75,19 +75,42 @@ def regression_targets(task: Any, rows: LabeledRows) -> tuple[Array, Kind, int, 
     return targets, "classes", len(own.labels), weights
 
 
+def layer_starts(model: Model, task: Task, rows: LabeledRows) -> tuple[int, ...]:
+    """Return the columns of pooled vectors from which linear models of frozen features read: all layers, and the last one.
+
+    A head that reads one layer, or the concatenation of several pooled vectors, has models of all features only.
+    """
+    backbone, head = head_parts(model, task)
+    layers, wide = backbone.width, model.root.backbone.width
+    whole = isinstance(backbone, FeatureBackbone) and backbone.features.layers == "layers" and not backbone.features.top
+    if rows.pairs is not None or not whole or head.output.in_features != layers or layers <= wide:
+        return (0,)
+    return (0, layers - wide)
+
+
 @torch.no_grad()
-def fit_head(model: Model, task: Task, rows: LabeledRows, length: int, device: torch.device, seed: int = 0) -> None:
+def fit_head(
+    model: Model,
+    task: Task,
+    rows: LabeledRows,
+    length: int,
+    device: torch.device,
+    seed: int = 0,
+    frozen: bool = False,
+) -> None:
     """Fit the output layer of a task's head to labeled rows by logistic or ridge regression.
 
-    It is an average over strengths of regularization, weighted by cross-validation.
+    It is an average over strengths of regularization, weighted by cross-validation. With `frozen` features, models of the
+    last layer alone are averaged, too.
     """
     output: Any = head_parts(model, task)[1].output
     vectors = pooled_vectors(model, task, rows, length, device)
     targets, kind, outputs, weights = regression_targets(task, rows)
-    shares: Mapping[float, float] = dict.fromkeys(STRENGTHS, 1 / len(STRENGTHS))
+    shares: Mapping[Setting, float] = {Setting(strength): 1 / len(STRENGTHS) for strength in STRENGTHS}
+    starts = layer_starts(model, task, rows) if frozen else (0,)
     if len(rows) >= FEWEST_ROWS:
         folds = assign_folds(rows, FOLDS, seed)
-        shares = cross_validate(vectors, targets, kind, outputs, folds, weights=weights).shares
+        shares = cross_validate(vectors, targets, kind, outputs, folds, weights=weights, starts=starts).shares
     fitted = fit_standardized(vectors, targets, kind, outputs, shares, weights)
     output.weight.copy_(torch.from_numpy(fitted.weight.T))
     output.bias.copy_(torch.from_numpy(fitted.bias))

@@ -2,7 +2,8 @@
 
 With few rows, cross-validation says little about the best strength, and the strongest one often wins because it risks
 nothing: it predicts the most frequent class. So models of several strengths are averaged, and a strength counts the less, the
-less likely its cross-validated predictions make the targets.
+less likely its cross-validated predictions make the targets. In the same way, models that read all layers of an encoder and
+models that read its last layer alone are averaged.
 
 kind       targets                       outputs                    predictions
 classes    (rows,) class numbers         one logit per class        softmax
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,13 @@ STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularization of standardized fe
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 ITERATIONS = 300
 MISSING = -20.0  # the logit of a class without training examples
+
+
+class Setting(NamedTuple):
+    """How one of the averaged linear models is fitted: its inverse regularization, and the first feature that it reads."""
+
+    strength: float
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,9 +163,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """The result of cross-validating an average of linear models: shares of the strengths, predictions, and loss."""
+    """The result of cross-validating an average of linear models: shares of the models, predictions, and loss."""
 
-    shares: Mapping[float, float]  # strength of regularization → weight in the average of the models' outputs
+    shares: Mapping[Setting, float]  # how a model is fitted → its weight in the average of the models' outputs
     predicted: Array  # (rows, outputs), or (rows,) numbers
     loss: float  # mean over rows
 
@@ -169,34 +178,39 @@ def cross_validate(
     folds: Array,
     strengths: Sequence[float] = STRENGTHS,
     weights: Array | None = None,
+    starts: Sequence[int] = (0,),
 ) -> CrossValidated:
     """Cross-validate linear models of several strengths of regularization, and return their weighted average.
 
     `folds`, (rows,), has the number of the fold in which each row is held out. Dense features are standardized, and
-    sparse features are used as they are. The other parameters are those of `fit_linear`.
+    sparse features are used as they are. For each of `starts`, there are models that read only the features from this
+    column on. The other parameters are those of `fit_linear`.
     """
     from threadpoolctl import threadpool_limits
 
-    found = np.zeros((len(strengths), len(targets), outputs))
+    settings = [Setting(strength, start) for start in starts for strength in strengths]
+    found = np.zeros((len(settings), len(targets), outputs))
     with threadpool_limits(1):  # matrices this small are slower on several threads
-        for fold in np.unique(folds):
+        for fold, start in product(np.unique(folds), starts):
             learned, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            rotation = Rotation.make(features[learned]) if isinstance(features, np.ndarray) else lambda x: x
-            x, other = rotation(features[learned]), rotation(features[held_out])
+            x, other = features[learned], features[held_out]
+            if isinstance(features, np.ndarray):
+                rotation = Rotation.make(x[:, start:])
+                x, other = rotation(x[:, start:]), rotation(other[:, start:])
             counts = None if weights is None else weights[learned]
-            for number, strength in enumerate(strengths):
+            for strength in strengths:
                 model = fit_linear(x, targets[learned], kind, outputs, strength, counts)
                 outputs_there = model.outputs(other)
                 present = np.unique(targets[learned])
-                found[number, held_out] = (
+                found[settings.index(Setting(strength, start)), held_out] = (
                     without_missing(outputs_there, present) if kind == "classes" else outputs_there
                 )
     likelihoods = np.array([log_likelihood(each, targets, kind) for each in found])
     shares = np.exp(likelihoods - likelihoods.max())
     shares /= shares.sum()
     predicted = predictions(np.tensordot(shares, found, 1), kind)
-    by_strength = dict(zip(strengths, shares.tolist(), strict=True))
-    return CrossValidated(by_strength, predicted, float(losses(predicted, targets, kind).mean()))
+    by_setting = dict(zip(settings, shares.tolist(), strict=True))
+    return CrossValidated(by_setting, predicted, float(losses(predicted, targets, kind).mean()))
 
 
 def without_missing(logits: Array, present: Array) -> Array:
@@ -229,20 +243,21 @@ def fit_average(
     targets: Array,
     kind: Kind,
     outputs: int,
-    shares: Mapping[float, float],
+    shares: Mapping[Setting, float],
     weights: Array | None = None,
 ) -> LinearModel:
     """Fit linear models of several strengths of regularization, and return their average, which is one linear model.
 
-    `shares` has the weight of each strength; the other parameters are those of `fit_linear`.
+    `shares` has the weight of each model, which reads all features; the other parameters are those of `fit_linear`.
 
     >>> x = np.array([[0.0], [1.0], [0.1], [0.9]])
-    >>> fit_average(x, np.array([0, 1, 0, 1]), "classes", 2, {1.0: 0.5, 100.0: 0.5}).predict(x).argmax(1).tolist()
+    >>> shares = {Setting(1.0): 0.5, Setting(100.0): 0.5}
+    >>> fit_average(x, np.array([0, 1, 0, 1]), "classes", 2, shares).predict(x).argmax(1).tolist()
     [0, 1, 0, 1]
     """
-    models = {strength: fit_linear(features, targets, kind, outputs, strength, weights) for strength in shares}
-    weight = sum(share * models[strength].weight for strength, share in shares.items())
-    bias = sum(share * models[strength].bias for strength, share in shares.items())
+    models = {one: fit_linear(features, targets, kind, outputs, one.strength, weights) for one in shares}
+    weight = sum(share * models[one].weight for one, share in shares.items())
+    bias = sum(share * models[one].bias for one, share in shares.items())
     return LinearModel(np.asarray(weight), np.asarray(bias), kind)
 
 
@@ -251,12 +266,18 @@ def fit_standardized(
     targets: Array,
     kind: Kind,
     outputs: int,
-    shares: Mapping[float, float],
+    shares: Mapping[Setting, float],
     weights: Array | None = None,
 ) -> LinearModel:
     """Fit an average of linear models to standardized features; return the equivalent model for the features as they are.
 
     The parameters are those of `fit_average`; features must be dense.
     """
-    rotation = Rotation.make(features)
-    return rotation.undo(fit_average(rotation(features), targets, kind, outputs, shares, weights))
+    weight, bias = np.zeros((features.shape[1], outputs)), np.zeros(outputs)
+    for start in {one.start for one in shares}:
+        own = {one: share for one, share in shares.items() if one.start == start}
+        rotation = Rotation.make(features[:, start:])
+        model = rotation.undo(fit_average(rotation(features[:, start:]), targets, kind, outputs, own, weights))
+        weight[start:] += model.weight
+        bias += model.bias
+    return LinearModel(weight, bias, kind)

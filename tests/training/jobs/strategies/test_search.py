@@ -6,6 +6,7 @@ import csv
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -279,6 +280,28 @@ def test_a_bag_of_words_wins_only_if_it_is_clearly_better(gap: float, winner: st
     network, words = attempt(0.0, noise), attempt(1.0, np.roll(noise, 1) + gap)
     assert words.loss < network.loss
     assert strategy_search.choose_attempt(comparison, [words, network]) is {"network": network, "words": words}[winner]
+
+
+@pytest.mark.parametrize("rows", [24, 240])
+def test_a_bag_of_words_is_averaged_with_frozen_features_if_rows_are_enough(rows: int) -> None:
+    """Both are right in three of four of the rows, independently; the fewer rows, the less the bag of words counts."""
+    random = np.random.default_rng(0)
+    targets = np.arange(rows) % 2
+    table = LabeledRows(Path("x.csv"), {}, ["x"] * rows, None, [str(x) for x in targets])
+    material: Any = SimpleNamespace(rows=table)
+    comparison: Any = Comparison(None, material, targets, targets, "classes", 2, None)  # type: ignore[arg-type]
+
+    def predictions() -> Any:
+        right = np.where(random.uniform(size=rows) < 0.75, 0.8, 0.2)
+        return np.where(targets[:, None] == [0, 1], right[:, None], 1 - right[:, None])
+
+    network = Attempt(Candidate("frozen features", "classify", "features"), predictions(), 0.0)
+    share = strategy_search.bag_share(comparison, network, predictions())
+    assert (share < 0.1) if rows == 24 else (0.2 < share < 0.7)
+    wrong = np.where(targets[:, None] == [0, 1], 0.3, 0.7)
+    assert strategy_search.bag_share(comparison, network, wrong) < 0.1
+    trained = Attempt(Candidate("full fine-tuning", "classify", "full"), network.predicted, 0.0)
+    assert strategy_search.bag_share(comparison, trained, wrong) == 0.0
 
 
 def test_predictions_that_say_nothing_become_the_most_frequent_class(tmp_path: Path) -> None:

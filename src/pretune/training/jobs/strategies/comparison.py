@@ -45,7 +45,7 @@ class Attempt:
     predicted: Array
     seconds: float
     calibration: Calibration = field(default_factory=lambda: Calibration())
-    share: float = 0.0  # of the bag of words in the average
+    share: float = 0.0  # of the bag of words in the average; its own calibration is that of its attempt
     loss: float = 0.0
     scores: list[float] = field(default_factory=list)  # by fold
 
@@ -69,6 +69,7 @@ class Comparison:
     outputs: int
     weights: Array | None
     bag: ChosenBag | None = None
+    words: Attempt | None = None  # with the bag of words alone
     depth: int = 1  # layers of the model
     concatenates: bool = True  # whether several layers can be read together
     failed: list[str] = field(default_factory=list)  # names of candidates whose training diverged

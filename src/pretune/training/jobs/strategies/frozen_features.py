@@ -1,4 +1,8 @@
-"""Fit a linear classifier to one or several layers of the encoder as it is, the strategy "frozen features"."""
+"""Fit a linear classifier to one or several layers of the encoder as it is, the strategy "frozen features".
+
+For single texts, classifiers on four layers and on the last one are averaged: each is better on some data. For pairs, one of
+several encodings is chosen.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress, quiet
 from pretune.training.jobs.finetuning_defaults import default_pooling
-from pretune.training.jobs.head_fitting import pooled_vectors
+from pretune.training.jobs.head_fitting import layer_starts, pooled_vectors
 from pretune.training.jobs.linear_models import cross_validate
 from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.strategies.comparison import Attempt, Candidate, Comparison, calibrated_loss, candidate_data
 
-MARGIN = 0.05  # by which the last layer alone must be better than several layers, which usually are
+MARGIN = 0.05  # of the loss, by which the last layer alone must be better than several layers, which usually are
 
 
 def try_features(comparison: Comparison) -> Attempt:
@@ -49,10 +53,12 @@ def try_features(comparison: Comparison) -> Attempt:
                 vectors = pooled_vectors(model, task, comparison.rows, length, device)
             validated = cross_validate(
                 vectors, comparison.targets, comparison.kind, comparison.outputs, comparison.folds,
-                weights=comparison.weights,
+                weights=comparison.weights, starts=layer_starts(model, task, comparison.rows),
             )  # fmt: skip
             found.append((candidate, validated.predicted, calibrated_loss(comparison, validated.predicted, rows)))
             bar.update(number + 1)
+            if comparison.rows.pairs is None:  # the last layer is one of the layers
+                break
     candidate, predicted, loss = found[0]
     for other in found[1:]:
         if other[2] < (1 - MARGIN) * loss:
@@ -63,7 +69,8 @@ def try_features(comparison: Comparison) -> Attempt:
 def feature_candidates(comparison: Comparison) -> list[Candidate]:
     """Return the candidates for a linear classifier on frozen features.
 
-    They differ in the layers that the classifier reads, and in how pairs of texts are encoded.
+    They differ in the layers that the classifier reads, and in how pairs of texts are encoded. For single texts, the second
+    is for models whose layers cannot be concatenated.
     """
     plan = comparison.plan
     own = default_pooling(plan.model, [comparison.material.unfitted]) or "mean"

@@ -6,7 +6,7 @@
     full fine-tuning        all weights
     LoRA                    low-rank adapters
 
-Each is also averaged with the bag of words, where that clearly helps. The first two need seconds. Of the others, `normal` effort tries only
+Each is also averaged with the bag of words, where that helps (see `bag_share`). The first two need seconds. Of the others, `normal` effort tries only
 the best one for most tasks: contrastive tuning for single texts, full fine-tuning for pairs and numbers. With `thorough` effort
 all are trained on a part of the rows first, and the best of them on the other parts (successive halving; Jamieson and Talwalkar, 2016).
 All are compared by the loss of their predictions for the same parts of the rows, which they have not seen, after calibration by one
@@ -25,6 +25,7 @@ from pretune.models.presets import is_preset
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Classify
 from pretune.objectives.tasks.regress import Regress
+from pretune.runtime.arrays import Array, softmax
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.progress import log_info, progress
 from pretune.text.examples.splits import assign_folds
@@ -50,8 +51,11 @@ MOST_ROWS = 2_000  # beyond which full fine-tuning is dependable, and a comparis
 HALVING_ROWS = 60  # from which the first part says enough about a trained strategy to stop it
 SURVIVORS = 2  # trained strategies that are tried on all parts
 PERFECT = 0.985  # the score of a cheap strategy beyond which no other is tried
-SHARES = (0.25, 0.5, 0.75)  # of the bag of words, beside a network
-BAG_ERRORS = 2.0  # standard errors by which a bag of words must lower the loss of a network
+SHARES = (0.25, 0.5, 0.75)  # of the bag of words, beside a trained network
+FROZEN_SHARES = np.linspace(0, 1, 21)  # of the bag of words, beside frozen features
+LEAST_SHARE = 0.05  # below which the bag of words is left out
+PRIOR_ROWS = 800.0  # the prior of a share s, given n rows, is proportional to exp(-s · PRIOR_ROWS / n)
+BAG_ERRORS = 2.0  # standard errors by which a bag of words must lower the loss of a trained network
 
 
 def auto_obstacle(plan: FinetuningJob) -> str:
@@ -173,7 +177,8 @@ def try_candidates(comparison: Comparison, effort: str) -> Iterator[Attempt]:
     words_seconds = time.monotonic() - start
     frozen = try_features(comparison)
     words = Attempt(frozen.candidate, comparison.bag.validated.predicted, words_seconds, share=1.0)
-    cheap = [finish_attempt(comparison, words, blend=False), finish_attempt(comparison, frozen)]
+    comparison.words = finish_attempt(comparison, words)
+    cheap = [words, finish_attempt(comparison, frozen)]
     yield from cheap
     best = min(cheap, key=lambda attempt: attempt.loss)
     if effort == "quick" or comparison.score(best.predicted) >= PERFECT:
@@ -191,23 +196,38 @@ def try_candidates(comparison: Comparison, effort: str) -> Iterator[Attempt]:
             yield finish_attempt(comparison, Attempt(candidate, *found))
 
 
-def finish_attempt(comparison: Comparison, attempt: Attempt, blend: bool = True) -> Attempt:
-    """Calibrate an attempt's predictions, and set its loss and its scores.
-
-    With `blend`, the predictions are averaged with those of the bag of words if this clearly lowers the loss.
-    """
+def finish_attempt(comparison: Comparison, attempt: Attempt) -> Attempt:
+    """Calibrate an attempt's predictions, average them with those of a bag of words, and set its loss and its scores."""
     attempt.calibration = calibrate(comparison, attempt.predicted)
     attempt.predicted = attempt.calibration.apply(attempt.predicted, comparison.frequencies, comparison.kind)
-    if blend and comparison.bag is not None:
-        words = comparison.bag.validated.predicted
-        options = {share: (1 - share) * attempt.predicted + share * words for share in SHARES}
-        best = min(SHARES, key=lambda share: comparison.losses(options[share]).mean())
-        if clearly_lower(comparison.losses(options[best]), comparison.losses(attempt.predicted), BAG_ERRORS):
-            attempt.share, attempt.predicted = best, options[best]
+    if comparison.words is not None:
+        words = comparison.words.predicted
+        attempt.share = bag_share(comparison, attempt, words)
+        attempt.predicted = (1 - attempt.share) * attempt.predicted + attempt.share * words
     attempt.loss = float(comparison.losses(attempt.predicted).mean())
     parts = (np.flatnonzero(comparison.folds == fold) for fold in np.unique(comparison.folds))
     attempt.scores = [comparison.score(attempt.predicted, part) for part in parts]
     return attempt
+
+
+def bag_share(comparison: Comparison, attempt: Attempt, words: Array) -> float:
+    """Return the weight of the predictions `words` of the bag of words in an average with those of an attempt.
+
+    For classifiers on frozen features, it is the posterior mean of the weight, given the log-likelihood of the targets in
+    cross-validation and a prior that is the closer to 0 the fewer rows there are: with 25 rows, the likelihood says little, and
+    a bag of words is usually worse. For other attempts, the bag of words must clearly lower the loss.
+    """
+
+    def losses(share: float) -> Array:
+        return comparison.losses((1 - share) * attempt.predicted + share * words)
+
+    if strength(attempt) != 1 or comparison.kind != "classes":
+        best = min(SHARES, key=lambda share: losses(share).mean())
+        return best if clearly_lower(losses(best), losses(0.0), BAG_ERRORS) else 0.0
+    prior = PRIOR_ROWS / len(comparison.rows) * FROZEN_SHARES
+    posterior = softmax(-prior - np.array([losses(float(share)).sum() for share in FROZEN_SHARES]))
+    found = float(posterior @ FROZEN_SHARES)
+    return round(found, 3) if found >= LEAST_SHARE else 0.0
 
 
 def explain_full(obstacle: str) -> None:

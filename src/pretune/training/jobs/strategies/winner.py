@@ -80,16 +80,17 @@ def train_winner(comparison: Comparison, best: Attempt) -> tuple[Run, bool]:
 def on_scale(comparison: Comparison, best: Attempt, bag: BagOfWords) -> BagOfWords:
     """Return the fitted bag of words `bag` in the form in which it is saved with the winner.
 
-    It gets its weight in the average, `best.share`. For regression, its outputs are converted to the original scale. If
-    the winner is the bag of words alone, its probabilities are calibrated.
+    It gets its weight in the average, `best.share`. For regression, its outputs are converted to the original scale;
+    otherwise, its probabilities are calibrated.
     """
     weight, bias = bag.weight, bag.bias
     if comparison.kind == "number":
         task = comparison.material.task.unwrapped
         weight, bias = weight * task.deviation, bias * task.deviation + task.mean
-    elif best.share == 1:
-        added = best.calibration.bias(comparison.frequencies, comparison.kind)
-        weight, bias = weight * best.calibration.sharpness, bias * best.calibration.sharpness + added
+    elif comparison.words is not None:
+        found = comparison.words.calibration
+        added = found.bias(comparison.frequencies, comparison.kind)
+        weight, bias = weight * found.sharpness, bias * found.sharpness + added
     return replace(bag, weight=weight, bias=bias, share=best.share)
 
 
