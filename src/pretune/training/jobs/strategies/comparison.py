@@ -70,6 +70,8 @@ class Comparison:
     weights: Array | None
     bag: ChosenBag | None = None
     words: Attempt | None = None  # with the bag of words alone
+    vectors: Array | None = None  # frozen features, (rows, width)
+    starts: Sequence[int] = (0,)  # columns from which linear models of these features read
     depth: int = 1  # layers of the model
     concatenates: bool = True  # whether several layers can be read together
     failed: list[str] = field(default_factory=list)  # names of candidates whose training diverged

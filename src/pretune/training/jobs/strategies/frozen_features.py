@@ -7,7 +7,7 @@ several encodings is chosen.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -37,6 +37,7 @@ def try_features(comparison: Comparison) -> Attempt:
     length = check_length(min(plan.batch.max_length or 128, model.longest or 1 << 30), model)
     rows = np.arange(len(comparison.rows))
     found: list[tuple[Candidate, Array, float]] = []
+    features: list[tuple[Array, Sequence[int]]] = []
     comparison.depth = model.backbone.depth
     candidates = feature_candidates(comparison)
     with progress("frozen features", total=len(candidates)) as bar:
@@ -51,18 +52,21 @@ def try_features(comparison: Comparison) -> Attempt:
                 continue
             with quiet():
                 vectors = pooled_vectors(model, task, comparison.rows, length, device)
+            features.append((vectors, layer_starts(model, task, comparison.rows)))
             validated = cross_validate(
                 vectors, comparison.targets, comparison.kind, comparison.outputs, comparison.folds,
-                weights=comparison.weights, starts=layer_starts(model, task, comparison.rows),
+                weights=comparison.weights, starts=features[-1][1],
             )  # fmt: skip
             found.append((candidate, validated.predicted, calibrated_loss(comparison, validated.predicted, rows)))
             bar.update(number + 1)
             if comparison.rows.pairs is None:  # the last layer is one of the layers
                 break
-    candidate, predicted, loss = found[0]
-    for other in found[1:]:
-        if other[2] < (1 - MARGIN) * loss:
-            candidate, predicted, loss = other
+    best = 0
+    for number, (_, _, loss) in enumerate(found):
+        if loss < (1 - MARGIN) * found[best][2]:
+            best = number
+    candidate, predicted, _ = found[best]
+    comparison.vectors, comparison.starts = features[best]
     return Attempt(candidate, predicted, time.monotonic() - start)
 
 

@@ -129,7 +129,7 @@ def run_comparison(plan: FinetuningJob, material: TaskData, start: float) -> tup
         "search_seconds": round(time.monotonic() - start, 1),
         "failed": comparison.failed,
         "tried": {attempt.name: summarize_attempt(comparison, attempt) for attempt in attempts},
-        "learning_curve": learning_curve(comparison, attempts),
+        "learning_curve": learning_curve(comparison, best),
     }
     for line in describe_choice(comparison, attempts, best, found["learning_curve"]):
         log_info(line)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pretune.text.examples.splits import assign_folds
 from pretune.training.jobs.bag_of_words import choose_bag
+from pretune.training.jobs.linear_models import cross_validate
 from pretune.training.jobs.strategies.comparison import FEWEST_ROWS, Attempt, Comparison
 
 CURVE = (0.25, 0.5, 1.0)  # shares of the rows at which the learning curve is measured
@@ -27,10 +28,12 @@ def summarize_attempt(comparison: Comparison, attempt: Attempt) -> dict[str, Any
     }
 
 
-def learning_curve(comparison: Comparison, attempts: Sequence[Attempt]) -> dict[int, float]:
-    """Return the cross-validated score of the bag of words for several numbers of training rows (rows → score)."""
-    bag = comparison.bag
-    if bag is None or len(comparison.rows) < 4 * FEWEST_ROWS:
+def learning_curve(comparison: Comparison, best: Attempt) -> dict[int, float]:
+    """Return the cross-validated score of a cheap strategy for several numbers of training rows (rows → score).
+
+    It is the bag of words if this is the best strategy, and otherwise frozen features.
+    """
+    if len(comparison.rows) < 4 * FEWEST_ROWS:
         return {}
     found = {}
     order = np.random.default_rng(comparison.plan.seed).permutation(len(comparison.rows))
@@ -42,8 +45,15 @@ def learning_curve(comparison: Comparison, attempts: Sequence[Attempt]) -> dict[
             comparison, material=replace(comparison.material, rows=part), targets=comparison.targets[rows], folds=folds
         )
         weights = None if comparison.weights is None else comparison.weights[rows]
-        chosen = choose_bag(part, smaller.targets, comparison.kind, comparison.outputs, folds, weights)
-        found[len(rows)] = round(smaller.score(chosen.validated.predicted), 4)
+        if best.share == 1 or comparison.vectors is None:
+            chosen = choose_bag(part, smaller.targets, comparison.kind, comparison.outputs, folds, weights)
+            predicted = chosen.validated.predicted
+        else:
+            predicted = cross_validate(
+                comparison.vectors[rows], smaller.targets, comparison.kind, comparison.outputs, folds,
+                weights=weights, starts=comparison.starts,
+            ).predicted  # fmt: skip
+        found[len(rows)] = round(smaller.score(predicted), 4)
     return found
 
 
@@ -61,16 +71,19 @@ def describe_choice(
         second = min(others, key=lambda attempt: attempt.loss)
         difference = comparison.losses(second.predicted) - comparison.losses(best.predicted)
         error = float(difference.std() / max(1, len(difference)) ** 0.5)
-        clear = "clearly" if difference.mean() > 2 * error else "not clearly"
-        lines.append(
-            f"best: {best.name} ({metric} {own:.3f}), {clear} better than {second.name} "
-            f"({comparison.score(second.predicted):.3f}), by the loss in cross-validation"
-        )
+        other = f"{second.name} ({comparison.score(second.predicted):.3f})"
+        if difference.mean() < 0:  # `choose_attempt` prefers the stronger strategy
+            reason = f"kept because {other} is not clearly better, and gains less from being fitted to all examples"
+        else:
+            clear = "clearly" if difference.mean() > 2 * error else "not clearly"
+            reason = f"{clear} better than {other}, by the loss in cross-validation"
+        lines.append(f"best: {best.name} ({metric} {own:.3f}), {reason}")
     if len(curve) > 2:
         (_, half), (count, full) = list(curve.items())[-2:]
         gain = full - half
         worth = f"about {gain:+.3f} {metric}" if gain > 0.005 else "little"
+        measured = "a bag of words" if best.share == 1 else "frozen features"
         lines.append(
-            f"more labels: doubling them to {count} was worth {worth} for a bag of words; expect less from the next doubling"
+            f"more labels: doubling them to {count} was worth {worth} for {measured}; expect less from the next doubling"
         )
     return lines
