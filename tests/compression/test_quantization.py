@@ -424,7 +424,7 @@ def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
     model = random_model("bert", tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify", labels=("no", "yes")).objectives
     task = (
-        OnLayerFeatures(task, "mix")
+        OnLayerFeatures(task, "elmo")
         if objective == "on"
         else parse_objective("prompt", labels=("no", "yes")).objectives[0]
     )  # type: ignore[assignment, arg-type]
@@ -433,6 +433,13 @@ def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
     job = QuantizationJob(model="run", out=Path("out"), backend="onnx")
     with pytest.raises(PretuneError, match="cannot be used with an ONNX graph: its head"):
         check_options(job, "onnx", source)
+
+
+def test_heads_on_several_layers_are_quantized_as_graphs() -> None:
+    (task,) = parse_objective("classify on layers(1,2)", labels=("no", "yes")).objectives
+    source = TrainedModel(Path("run"), random_model("bert", tokenizer("wordpiece"), "mlm"), task)  # type: ignore[arg-type]
+    assert choose_backend("dynamic", source) == "onnx"
+    check_options(QuantizationJob(model="run", out=Path("out")), "onnx", source)
 
 
 @pytest.mark.not_fast

@@ -25,6 +25,9 @@ from pretune.runtime.arrays import Array, softmax
 Kind = Literal["classes", "labels", "number"]
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularization of standardized features
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+PART_PRIOR = (
+    100.0  # the prior of a model that reads a part of the features, given n rows: exp(-PART_PRIOR / n) of the others'
+)
 ITERATIONS = 300
 MISSING = -20.0  # the logit of a class without training examples
 
@@ -184,7 +187,7 @@ def cross_validate(
 
     `folds`, (rows,), has the number of the fold in which each row is held out. Dense features are standardized, and
     sparse features are used as they are. For each of `starts`, there are models that read only the features from this
-    column on. The other parameters are those of `fit_linear`.
+    column on; the fewer rows, the less these count. The other parameters are those of `fit_linear`.
     """
     from threadpoolctl import threadpool_limits
 
@@ -206,8 +209,7 @@ def cross_validate(
                     without_missing(outputs_there, present) if kind == "classes" else outputs_there
                 )
     likelihoods = np.array([log_likelihood(each, targets, kind) for each in found])
-    shares = np.exp(likelihoods - likelihoods.max())
-    shares /= shares.sum()
+    shares = softmax(likelihoods - PART_PRIOR / len(targets) * np.array([one.start > 0 for one in settings]))
     predicted = predictions(np.tensordot(shares, found, 1), kind)
     by_setting = dict(zip(settings, shares.tolist(), strict=True))
     return CrossValidated(by_setting, predicted, float(losses(predicted, targets, kind).mean()))
