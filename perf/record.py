@@ -5,7 +5,7 @@ What comes first, on a machine with the corpora and the official files of GLUE, 
     python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 14
 
 or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already, with
-`--store OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
+`--stores store=OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
 .gpu-site/packages) go with the first part, and the six others go in pairs. Only the openly licensed corpora need to travel.
 
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
@@ -46,7 +46,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -59,6 +59,7 @@ from record_travel import MIB, join, pack, split, unpack
 HERE = Path(__file__).resolve().parent
 PLAN = HERE / "record.yaml"
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+IMDB_LABEL, IMDB_TEXT = 2, 3  # columns of IMDb/train.tsv
 LABELED = ("train", "dev", "val")  # files of a task that are needed
 WAITING = 3  # exit code while parts are missing
 OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
@@ -66,8 +67,9 @@ MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings 
 
 
 def write_nli(tasks: Path, out: Path) -> int:
-    """Write the training pairs of MNLI and LingNLI, without those of LingNLI that MNLI has, into one table; return their number."""
+    """Write the different training pairs of MNLI, LingNLI, and SNLI into one table; return their number."""
     files = [tasks / "MNLI" / "train.tsv", *sorted((tasks / "LingNLI").glob("train_*.tsv"))]
+    files += [file for file in [tasks / "SNLI" / "train.tsv"] if file.is_file()]
     rows: dict[tuple[str, str], str] = {}
     for file in files:
         with file.open(encoding="utf-8") as stream:
@@ -77,6 +79,19 @@ def write_nli(tasks: Path, out: Path) -> int:
     with out.open("w", encoding="utf-8") as stream:
         stream.write("sentence1\tsentence2\tlabel\n")
         stream.writelines(f"{first}\t{second}\t{label}\n" for (first, second), label in rows.items())
+    return len(rows)
+
+
+def write_reviews(tasks: Path, out: Path, characters: int = 600) -> int:
+    """Write the ends of the training reviews of IMDb, where the verdict is, with their labels into a table; return their number."""
+    with (tasks / "IMDb" / "train.tsv").open(encoding="utf-8") as stream:
+        rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+    with out.open("w", encoding="utf-8") as stream:
+        stream.write("text\tlabel\n")
+        for row in rows:
+            text = " ".join(row[IMDB_TEXT].replace("<br />", " ").split())
+            text = text if len(text) <= characters else text[-characters:].partition(" ")[2]
+            stream.write(f"{text}\t{row[IMDB_LABEL]}\n")
     return len(rows)
 
 
@@ -110,14 +125,14 @@ def pack_all(
     names: Sequence[str],
     corpora: Sequence[Path],
     tokenizer: Path | None,
-    store: Path | None,
+    stores: Mapping[str, Path],
     out: Path,
     limit: int,
 ) -> None:
     """Pack corpora or a token store, the files of the five tasks, and the NLI pairs into parts that travel one at a time."""
     with tempfile.TemporaryDirectory() as name:
         content = {f"corpora/{file.name}": file for file in corpora}
-        content |= {"store": store} if store is not None else {}
+        content |= stores
         content |= {"tokenizer": tokenizer} if tokenizer is not None else {}
         for task in names:
             name_there, _, name_here = task.partition("=")
@@ -127,6 +142,9 @@ def pack_all(
         if (tasks / "MNLI" / "train.tsv").is_file():
             content["nli.tsv"] = Path(name) / "nli.tsv"
             write_nli(tasks, content["nli.tsv"])
+        if (tasks / "IMDb" / "train.tsv").is_file():
+            content["reviews.tsv"] = Path(name) / "reviews.tsv"
+            write_reviews(tasks, content["reviews.tsv"])
         sizes = pack(content, out, limit)
     print(f"{out}: {sizes['bytes'] / MIB:.1f} MiB in {sizes['parts']} parts, {sizes['packed'] / MIB:.1f} MiB")
 
@@ -283,7 +301,7 @@ def main(words: list[str] | None = None) -> None:
     found.add_argument(
         "--tokenizer", type=Path, help="folder of the tokenizer to prepare them with; trained there by default"
     )
-    found.add_argument("--store", type=Path, help="a token store that is prepared already")
+    found.add_argument("--stores", nargs="*", default=[], help="token stores that are prepared already, as NAME=FOLDER")
     found.add_argument("--limit-mib", type=float, default=26.0, help="size of a part")
     verb("unpack", "parts", "home")
     for name in ("run", "start"):
@@ -321,7 +339,7 @@ def main(words: list[str] | None = None) -> None:
                 given.names,
                 given.corpora,
                 given.tokenizer,
-                given.store,
+                {name: Path(folder) for name, _, folder in (one.partition("=") for one in given.stores)},
                 given.out,
                 int(given.limit_mib * MIB),
             )
