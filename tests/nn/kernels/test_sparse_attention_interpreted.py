@@ -1,6 +1,6 @@
 """The kernels of sparse attention agree with dense attention in Triton's interpreter on a CPU.
 
-Run with TRITON_INTERPRET=1, where Triton is installed; tests/nn/kernels/test_sparse_attention_gpu.py has the same on a GPU.
+Run with TRITON_INTERPRET=1 where Triton is installed, with a version of NumPy that its interpreter supports; tests/nn/kernels/test_sparse_attention_gpu.py has the same on a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pretune.nn.attention.big_bird import block_sparse, random_numbers
-from pretune.nn.attention.patterns import global_keys, global_queries, window
+from pretune.nn.attention.patterns import RandomBlocks, causal, global_keys, global_queries, window
 from pretune.nn.attention.query_key_layout import AttentionLayout, self_layout
 from pretune.nn.attention.scaled_dot_product import attend_globally, attend_self
 from pretune.nn.attention.sparse_layout import find_global_tokens, random_block_table, split_into_blocks
@@ -56,6 +56,10 @@ def agree(found: list[Tensor], expected: list[Tensor]) -> None:
 def by_global_kernel(layout: AttentionLayout, reach: tuple[int, int], x: list[Tensor]) -> list[Tensor]:
     from pretune.nn.kernels import global_attention as kernel
 
+    # Fewer programs, since the interpreter is slow, and tiles that are smaller than the sequences.
+    kernel.GLOBAL_PROGRAMS = 4
+    kernel.FORWARD.update(tile=32, other=16)
+    kernel.BACKWARD.update(tile=32, other=16)
     qkv, global_qkv, slope = (each.float() for each in x)
     found = find_global_tokens(layout.queries)
     side = layout.queries
@@ -68,11 +72,11 @@ def by_global_kernel(layout: AttentionLayout, reach: tuple[int, int], x: list[Te
     ]
 
 
-LENGTHS = st.lists(st.integers(1, 150), min_size=1, max_size=4)
+LENGTHS = st.lists(st.integers(1, 80), min_size=1, max_size=3)
 
 
-@settings(max_examples=12, deadline=None)
-@given(LENGTHS, st.integers(0, 70), st.sampled_from([0.0, 0.02, 0.4, 1.0]), st.sampled_from([0, 3, 40, 500]))
+@settings(max_examples=8, deadline=None)
+@given(LENGTHS, st.integers(0, 20), st.sampled_from([0.0, 0.02, 0.4, 1.0]), st.sampled_from([0, 3, 40, 500]))
 def test_window_with_global_tokens(lengths: list[int], padding: int, share: float, reach: int) -> None:
     packed = ragged(lengths, padding, share, seed=reach)
     layout, x = self_layout(packed), tensors(packed, seed=reach)
@@ -82,8 +86,6 @@ def test_window_with_global_tokens(lengths: list[int], padding: int, share: floa
 
 
 def test_one_sided_window_with_global_tokens() -> None:
-    from pretune.nn.attention.patterns import causal
-
     packed = ragged([90, 40], 10, 0.1, seed=1)
     layout, x = self_layout(packed), tensors(packed, seed=1)
     qkv, global_qkv = (each.requires_grad_() for each in x[:2])
@@ -95,8 +97,8 @@ def test_one_sided_window_with_global_tokens() -> None:
     agree(by_global_kernel(layout, (20, 0), [each.detach() for each in x]), expected)
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=3), st.integers(0, 70), st.integers(1, 3))
+@settings(max_examples=3, deadline=None)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=2), st.integers(0, 20), st.integers(1, 2))
 def test_block_sparse(lengths: list[int], padding: int, random: int) -> None:
     from pretune.nn.kernels import block_sparse_attention as kernel
 
@@ -107,10 +109,10 @@ def test_block_sparse(lengths: list[int], padding: int, random: int) -> None:
     qkv = x[0].requires_grad_()
     expected = gradients(attend_self(qkv, layout, pattern), x[2], qkv)
     blocks = split_into_blocks(layout.queries, size)
-    assert pattern.form is not None
     form = pattern.form
-    tables = blocks.tiles, blocks.order, random_block_table(blocks, form)  # type: ignore[arg-type]
-    rest = WIDTH**-0.5, size, form.short, packed.max_length  # type: ignore[union-attr]
+    assert isinstance(form, RandomBlocks)
+    tables = blocks.tiles, blocks.order, random_block_table(blocks, form)
+    rest = WIDTH**-0.5, size, form.short, packed.max_length
     plain = qkv.detach().float()
     out, level = kernel.launch_forward(plain, *tables, *rest)
     agree([out, kernel.launch_backward(x[2].float(), plain, out, level, *tables, *rest)], expected)

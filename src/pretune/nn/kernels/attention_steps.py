@@ -57,7 +57,7 @@ def key_gradient_step(k, v, q, slope, level, center, own, scale):
     return tl.dot(grad_logits.to(q.dtype), q), tl.dot(weights.to(slope.dtype), slope)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _centers(out_at, slope_at, center_at, n, heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr):
     """Compute the scalar product of the output and its gradient for `tile` tokens of one head (a Triton kernel)."""
     head = tl.program_id(0)

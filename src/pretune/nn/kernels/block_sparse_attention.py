@@ -41,7 +41,8 @@ def _place(tiles_at, tile, size: tl.constexpr, short):
     return begin, end, index, last, first, whole
 
 
-@triton.jit
+# Integers are not specialized, so that batches with other numbers of tokens or sequences need no compilation.
+@triton.jit(do_not_specialize=["n", "count", "short"])
 def _forward(
     qkv_at, out_at, level_at, tiles_at, order_at, drawn_at, n, count, scale, short,
     heads: tl.constexpr, width: tl.constexpr, size: tl.constexpr,
@@ -80,7 +81,7 @@ def _forward(
     tl.store(level_at + head * n + rows, level, mask=rows < end)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "count", "short"])
 def _backward(
     qkv_at, slope_at, level_at, center_at, grad_at, tiles_at, order_at, drawn_at, n, count, scale, plain_scale, short,
     heads: tl.constexpr, width: tl.constexpr, size: tl.constexpr,
@@ -145,11 +146,14 @@ def _backward(
         tl.store(grad_at + mine, (grad_q * plain_scale).to(kind), mask=inside)
 
 
-def _constants(drawn: Tensor, size: int, longest: int) -> dict[str, int]:
-    """Return the compile-time constants of both kernels that `drawn` and the longest sequence determine."""
+def _constants(drawn: Tensor, width: int, size: int, longest: int, options: dict[str, int]) -> dict[str, int]:
+    """Return the compile-time constants of a kernel: `options`, and what its tables and the longest sequence determine."""
     random = drawn.shape[2]
-    slots, blocks = triton.next_power_of_2(max(random, 1)), triton.next_power_of_2(max(triton.cdiv(longest, size), 1))
-    return {"size": size, "blocks": blocks, "random": random, "slots": slots}
+    slots, blocks = triton.next_power_of_2(random), max(16, triton.next_power_of_2(triton.cdiv(longest, size)))
+    warps = max(
+        options["num_warps"], 8 if size * width > 64 * 64 else 4
+    )  # larger tiles need the registers of more warps
+    return {**options, "num_warps": warps, "size": size, "blocks": blocks, "random": random, "slots": slots}
 
 
 def launch_forward(
@@ -161,7 +165,7 @@ def launch_forward(
     level = torch.empty(heads, n, dtype=torch.float32, device=qkv.device)
     _forward[(heads, len(tiles))](
         qkv.contiguous(), out, level, tiles, order, drawn, n, len(tiles), scale * LOG2_E, short,
-        heads=heads, width=width, **_constants(drawn, size, longest), **FORWARD,
+        heads=heads, width=width, **_constants(drawn, width, size, longest, FORWARD),
     )  # fmt: skip
     return out, level
 
@@ -177,7 +181,7 @@ def launch_backward(
     _backward[(heads, 2 * len(tiles))](
         qkv.contiguous(), slope, level, output_centers(out, slope), grad, tiles, order, drawn,
         n, len(tiles), scale * LOG2_E, scale, short,
-        heads=heads, width=width, **_constants(drawn, size, longest), **BACKWARD,
+        heads=heads, width=width, **_constants(drawn, width, size, longest, BACKWARD),
     )  # fmt: skip
     return grad
 

@@ -133,7 +133,8 @@ def _local_output(
     tl.store(level_at + head * n + rows, level, mask=local)
 
 
-@triton.jit
+# Integers are not specialized, so that batches with other numbers of tokens or sequences need no compilation.
+@triton.jit(do_not_specialize=["n", "left", "right", "each", "programs"])
 def _forward(
     qkv_at, global_at, out_at, level_at, first_at, last_at, flags_at, before_at, listed_at, offsets_at,
     n, scale, left, right, each, programs,
@@ -350,7 +351,7 @@ def _local_query_gradients(
     tl.store(global_grad_at + there, tl.zeros([tile, width], kind), mask=local[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "left", "right", "each", "programs", "tiles"])
 def _backward(
     qkv_at, global_at, slope_at, level_at, center_at, grad_at, global_grad_at,
     first_at, last_at, flags_at, before_at, listed_at, offsets_at,
@@ -406,6 +407,11 @@ def _programs(sequences: int, n: int, few: int) -> tuple[int, int]:
     return each, each * sequences
 
 
+def _constants(heads: int, width: int, options: dict[str, int]) -> dict[str, int]:
+    """Return the compile-time constants of a kernel; wide heads need the registers of more warps."""
+    return {**options, "heads": heads, "width": width, "num_warps": max(options["num_warps"], 8 if width > 64 else 4)}
+
+
 def launch_forward(
     qkv: Tensor, global_qkv: Tensor, tokens: list[Tensor], scale: float, left: int, right: int
 ) -> tuple[Tensor, Tensor]:
@@ -417,7 +423,7 @@ def launch_forward(
     grid = (heads, programs + triton.cdiv(n, FORWARD["tile"]))
     _forward[grid](
         qkv.contiguous(), global_qkv.contiguous(), out, level, *tokens, n, scale * LOG2_E, left, right, each, programs,
-        heads=heads, width=width, **FORWARD,
+        **_constants(heads, width, FORWARD),
     )  # fmt: skip
     return out, level
 
@@ -434,7 +440,7 @@ def launch_backward(
     tiles = triton.cdiv(n, BACKWARD["tile"])
     _backward[(heads, 2 * programs + 2 * tiles)](
         qkv.contiguous(), global_qkv.contiguous(), slope, level, output_centers(out, slope), grad, global_grad, *tokens,
-        n, scale * LOG2_E, scale, left, right, each, programs, tiles, heads=heads, width=width, **BACKWARD,
+        n, scale * LOG2_E, scale, left, right, each, programs, tiles, **_constants(heads, width, BACKWARD),
     )  # fmt: skip
     return grad, global_grad
 
