@@ -1,9 +1,10 @@
-"""The attention function `attend`, which has four implementations with the same result:
+"""The attention function `attend`, which has five implementations with the same result:
 
 - dense: padded scaled-dot-product attention; used on the CPU, and the reference for the others.
 - flash: PyTorch's variable-length kernel, for full, causal and window patterns without a score modification, in half
   precision on CUDA.
 - tiles: a Triton kernel for self-attention in short sequences, with the same limits as flash.
+- sparse: Triton kernels for self-attention with the patterns of Longformer and BigBird, in bf16 on CUDA.
 - flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
 
 A query that may attend to no key has the output 0 and no gradient.
@@ -19,7 +20,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.nn.attention.flex_block_mask import block_mask
-from pretune.nn.attention.patterns import Pattern, PatternColumns
+from pretune.nn.attention.patterns import (
+    GlobalWindow,
+    Pattern,
+    PatternColumns,
+    RandomBlocks,
+    effective_pattern,
+    global_keys,
+    global_queries,
+    global_tokens,
+)
 from pretune.nn.attention.query_key_layout import (
     AttentionLayout,
     PaddedGroup,
@@ -28,9 +38,10 @@ from pretune.nn.attention.query_key_layout import (
     as_int32,
     padded_groups,
 )
+from pretune.nn.attention.sparse_layout import find_global_tokens, random_block_table, split_into_blocks
 from pretune.nn.kernels import supports_custom_kernels
 
-Backend = Literal["dense", "flash", "flex", "tiles"]
+Backend = Literal["dense", "flash", "flex", "sparse", "tiles"]
 # A score modification: (logit, head, query columns, key columns) → logit, where everything broadcasts
 ScoreMod = Callable[[Tensor, Tensor, PatternColumns, PatternColumns], Tensor]
 # A value modification: (weights (b, heads, Lq, Lk), query columns, key columns) → a term of the output, (b, heads, Lq, d)
@@ -38,6 +49,7 @@ ValueMod = Callable[[Tensor, PatternColumns, PatternColumns], Tensor]
 SHORT_KERNEL_MAX_LENGTH = 512  # longest sequences for the Triton kernel
 DENSE_MAX_LENGTH = 1024  # longest sequences for the dense path where shapes vary
 KERNEL_HEAD_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
+KERNEL_BLOCK_SIZES = (16, 32, 64, 128)  # of BigBird's blocks
 
 
 def attend(
@@ -77,6 +89,9 @@ def attend(
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
             return _flex(q, k, v, layout, pattern, score, scale, stages)
+        case "sparse":
+            qkv = torch.stack([q, k, v], 1)
+            return _sparse(qkv, qkv, layout, pattern, scale)
         case "tiles":
             return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
 
@@ -96,16 +111,47 @@ def attend_self(
             backend = "tiles"
     if backend == "tiles":
         return _tiles(qkv, layout, pattern, None)
+    if backend == "sparse":
+        return _sparse(qkv, qkv, layout, pattern, None)
     return attend(q, k, v, layout, pattern, dropout=dropout, backend=backend)
+
+
+def attend_globally(
+    qkv: Tensor,
+    global_qkv: Tensor,
+    layout: AttentionLayout,
+    pattern: Pattern,
+    batch: Pattern | None = None,
+    *,
+    dropout: float = 0.0,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Compute self-attention of n packed tokens, of which global tokens have projections of their own (Longformer).
+
+    Tokens attend to those that `pattern` allows and to the global tokens of their sequence, with queries, keys and
+    values from `qkv`; global tokens attend to all tokens of their sequence, with those from `global_qkv`. The pattern
+    of the batch restricts both. The shapes are (n, 3, heads, d) → (n, heads, d), where d is the head width.
+    """
+    both = effective_pattern(pattern | global_tokens, batch)
+    if backend is None and choose_backend(qkv[:, 0], layout, both, None, dropout) == "sparse":
+        backend = "sparse"
+    if backend == "sparse":
+        return _sparse(qkv, global_qkv, layout, both, None)
+    local = attend_self(qkv, layout, effective_pattern(pattern | global_keys, batch), dropout=dropout, backend=backend)
+    # Computed for all tokens to keep shapes static; tokens that are not global attend to nothing here.
+    from_global = attend_self(
+        global_qkv, layout, effective_pattern(global_queries, batch), dropout=dropout, backend=backend
+    )
+    return torch.where(layout.queries.columns["global"][:, None, None] > 0, from_global, local)
 
 
 def choose_backend(
     q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
 ) -> Backend:
-    """Return the fastest implementation that supports an attention call: dense, flash or flex.
+    """Return the fastest implementation that supports an attention call: dense, flash, sparse or flex.
 
-    Only dense supports dropout and key-value caches; flash supports neither score modifications nor fp32. Flex is
-    compiled for each shape, which pays off in training and for long sequences.
+    Only dense supports dropout and key-value caches; flash and sparse support neither score modifications nor fp32.
+    Flex is compiled for each shape, which pays off in training and for long sequences.
     """
     if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
         return "dense"
@@ -113,6 +159,8 @@ def choose_backend(
         return "dense"  # flex sums the gradients of learned tables in a nondeterministic order
     if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
         return "flash"
+    if score is None and supports_custom_kernels(q) and _has_sparse_kernel(q.shape[-1], layout, pattern):
+        return "sparse"
     sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
     return "dense" if sizes_vary and layout.keys.max_length <= DENSE_MAX_LENGTH else "flex"
 
@@ -143,6 +191,42 @@ def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float 
     left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
     return short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
+
+
+# -- sparse ---------------------------------------------------------------------------------------------------------
+
+
+def _has_sparse_kernel(width: int, layout: AttentionLayout, pattern: Pattern) -> bool:
+    """Return whether there is a kernel for a pattern in self-attention with heads of this width."""
+    form = pattern.form
+    plain = layout.queries is layout.keys and layout.stride == 1 and width in KERNEL_HEAD_WIDTHS
+    if isinstance(form, RandomBlocks):
+        return plain and form.size in KERNEL_BLOCK_SIZES and form.numbers.shape[2] > 0
+    # Without a window, or if only one side has global tokens, a part of the kernel would have nothing to do.
+    return plain and form is not None and form.reach is not None and form.keys and form.queries
+
+
+def _sparse(qkv: Tensor, global_qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    """Compute self-attention over packed sequences by the Triton kernels for Longformer and BigBird."""
+    side, form = layout.queries, pattern.form
+    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    if isinstance(form, RandomBlocks):
+        from pretune.nn.kernels.block_sparse_attention import block_sparse_attention
+
+        blocks = split_into_blocks(side, form.size)
+        name = ("random blocks", pattern.name)  # every layer has its own
+        if name not in layout.cache:
+            layout.cache[name] = random_block_table(blocks, form)
+        tables = blocks.tiles, blocks.order, layout.cache[name]
+        return block_sparse_attention(qkv, *tables, scale, form.size, form.short, side.max_length)[0]
+    from pretune.nn.kernels.global_attention import global_attention
+    from pretune.nn.kernels.short_attention import UNLIMITED
+
+    assert isinstance(form, GlobalWindow) and form.reach is not None
+    found = find_global_tokens(side)
+    tokens = *side.bounds, found.flags, found.before, found.listed, side.offsets
+    left, right = (UNLIMITED if reach < 0 else reach for reach in form.reach)
+    return global_attention(qkv, global_qkv, *tokens, scale, left, right)[0]
 
 
 # -- flex -----------------------------------------------------------------------------------------------------------
