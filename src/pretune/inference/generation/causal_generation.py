@@ -10,18 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.inference.generation.beam_search import BeamSearch, Hypothesis, candidate_count
+from pretune.inference.generation.beam_search import BeamSearch, Candidates, Hypothesis, candidate_count, next_beams
+from pretune.inference.generation.decoding_session import DecodingSession, Reader
 from pretune.inference.generation.sampling import AllowedTokens, mask_disallowed, penalize_repetition, sample
+from pretune.inference.generation.static_decoding import StaticSession, begin_steps
 from pretune.inference.generation.stop_strings import StopCondition, TextStream, stop_condition, truncate_at_stop
-from pretune.inference.nan_check import check_not_nan
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.name_resolution import ModelReference, find_folder
-from pretune.nn.attention.kv_cache import KVCache
-from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
-from pretune.packed import Packed, pack
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import uniform
@@ -73,39 +71,10 @@ class GenerationConfig:
         """Return whether these decoding settings sample tokens, instead of greedy decoding or beam search."""
         return (self.temperature, self.top_k, self.top_p) != (None, None, None)
 
-
-class DecodingSession:
-    """A model with a key-value cache that reads sequences step by step and returns next-token logits."""
-
-    def __init__(
-        self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
-    ) -> None:
-        """Create a key-value cache for `sequences` sequences of up to `slots` tokens.
-
-        `source` is the input of the encoder, for encoder-decoders; `head` is the name of the language-model head.
-        """
-        self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
-        self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
-        self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
-
-    def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read further tokens of every sequence, and return the logits of the next token, (sequences, vocabulary).
-
-        `ids` has one or more token ids for each sequence.
-        """
-        tokens = self.backbone.embed.tokens
-        lengths = np.array([len(chunk) for chunk in ids])
-        first = np.cumsum(lengths) - lengths
-        positions = np.arange(lengths.sum()) + np.repeat(self.cache.used - first, lengths)
-        packed = pack(np.concatenate([np.asarray(x) for x in ids]), lengths, positions=positions, pattern=causal)
-        states = self.backbone(*self.source, packed.to(tokens.device), state=self.cache).last
-        last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
-        return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Reorder the cache, so that the new sequence i continues the old sequence `rows[i]`."""
-        if list(rows) != list(range(len(self.cache.used))):
-            self.cache.select(np.array(rows, dtype=np.int64))
+    @property
+    def penalizes_repetition(self) -> bool:
+        """Return whether the next token depends on penalties for tokens that occurred before."""
+        return self.repetition_penalty != 1.0 or self.no_repeat_ngram_size > 0
 
 
 def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
@@ -123,7 +92,7 @@ def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterat
 
 
 def generate_texts(
-    reader: DecodingSession,
+    reader: Reader,
     prompts: Sequence[list[int]],
     rows: Sequence[int],
     limits: Sequence[int],
@@ -146,7 +115,7 @@ def generate_texts(
 
 
 def sample_steps(
-    reader: DecodingSession,
+    reader: Reader,
     prompts: Sequence[list[int]],
     rows: Sequence[int],
     limits: Sequence[int],
@@ -163,31 +132,60 @@ def sample_steps(
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
+    reader = begin_steps(reader)
+    most_ahead = reader.steps_per_sync if allowed is None and not decoding.penalizes_repetition else 1
     while True:
-        histories = ([*prompts[i], *texts[i].ids] for i in going)
-        logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
-        logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
-        if decoding.is_sampling:
-            places = [len(texts[i].ids) for i in going]
-            chance = uniform(decoding.seed, "generate", np.array([rows[i] for i in going]), np.array(places))
-            chosen = sample(logits, chance, decoding.temperature or 1.0, decoding.top_k, decoding.top_p)
-        else:
-            chosen = logits.argmax(-1).tolist()
-        for i, token in zip(going, chosen, strict=True):
-            last = token in end
-            texts[i].ids += [] if last else [token]
-            texts[i].ended = last or (ended is not None and ended(texts[i].ids))
-        stay = [k for k, i in enumerate(going) if not texts[i].ended and len(texts[i].ids) < limits[i]]
-        going = [going[k] for k in stay]
-        yield texts
-        if not going:
-            return
-        reader.select(stay)
-        logits = reader.read([texts[i].ids[-1:] for i in going])
+        remaining = max(1, *(limits[i] - len(texts[i].ids) for i in going if not texts[i].ended))
+        step = max(len(texts[i].ids) for i in going)
+        steps: list[Tensor] = []  # (sequences,) each: the tokens that were chosen since the last look at them
+        for ahead in range(min(most_ahead, remaining)):
+            if steps:
+                logits = reader.advance(steps[-1])
+            histories = ([*prompts[i], *texts[i].ids] for i in going)
+            logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
+            logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
+            steps.append(choose_tokens(logits, decoding, [rows[i] for i in going], step + ahead))
+        for chosen in reader.to_host(steps):
+            for i, token in zip(going, chosen, strict=True):
+                add_token(texts[i], token, limits[i], end, ended)
+            stay = [k for k, i in enumerate(going) if is_unfinished(texts[i], limits[i])]
+            yield texts
+            if not stay:
+                reader.close()
+                return
+        kept, tokens = reader.keep(stay), steps[-1]
+        if len(kept) < len(going):
+            going, tokens = [going[k] for k in kept], tokens[torch.tensor(kept, device=tokens.device)]
+        logits = reader.advance(tokens)
+
+
+def choose_tokens(logits: Tensor, decoding: GenerationConfig, rows: Sequence[int], step: int) -> Tensor:
+    """Return the next token of each text, (b,), given logits, (b, vocabulary), by greedy decoding or sampling.
+
+    `rows` has a number for each text that seeds its random draws, and `step` is the number of tokens before.
+    """
+    if not decoding.is_sampling:
+        return logits.argmax(-1)
+    chance = uniform(decoding.seed, "generate", np.array(rows), step)
+    return sample(logits, chance, decoding.temperature or 1.0, decoding.top_k, decoding.top_p)
+
+
+def add_token(text: Hypothesis, token: int, limit: int, end: set[int], ended: StopCondition | None) -> None:
+    """Add a token to a text, or end the text if the token is in `end`; a finished text stays as it is."""
+    if not is_unfinished(text, limit):
+        return
+    last = token in end
+    text.ids += [] if last else [token]
+    text.ended = last or (ended is not None and ended(text.ids))
+
+
+def is_unfinished(text: Hypothesis, limit: int) -> bool:
+    """Return whether a text has neither ended nor reached its limit of tokens."""
+    return not text.ended and len(text.ids) < limit
 
 
 def beam_search_texts(
-    reader: DecodingSession,
+    reader: Reader,
     prompts: Sequence[list[int]],
     limits: Sequence[int],
     decoding: GenerationConfig,
@@ -198,6 +196,10 @@ def beam_search_texts(
     """Continue prompts by beam search, and return the best text of each; the parameters are those of `generate_texts`."""
     searches = [BeamSearch(decoding.num_beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
     logits = reader.read(prompts)
+    if allowed is None and ended is None and not decoding.penalizes_repetition:
+        stepper = begin_steps(reader, decoding.num_beams)
+        if isinstance(stepper, StaticSession):
+            return search_on_device(stepper, logits, searches)
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
         scores = logits.log_softmax(-1)
@@ -218,6 +220,37 @@ def beam_search_texts(
             return [search.finished[0] for search in searches]
         reader.select(rows)
         logits = reader.read([beam.ids[-1:] for search in searches for beam in search.beams])
+
+
+def search_on_device(reader: StaticSession, logits: Tensor, searches: Sequence[BeamSearch]) -> list[Hypothesis]:
+    """Run beam searches whose steps choose the next beams on the device; return the best text of each.
+
+    `logits`, (searches, vocabulary), are those of the token after each prompt. The host follows the searches every few
+    steps, from the candidates of each step, and ignores those of searches that have ended.
+    """
+    width, ends = searches[0].width, torch.tensor(sorted(searches[0].ends), dtype=torch.long, device=logits.device)
+    first = torch.arange(len(searches), device=logits.device)[:, None] * width  # first sequence of each search
+    scores = logits.new_full((len(searches), width), -torch.inf)
+    scores[:, 0] = 0.0  # all beams are the same so far
+    logits, done = logits.repeat_interleave(width, 0), 0
+    beams: Candidates | None = None
+    while True:
+        remaining = max(search.limit for search in searches if search.beams) - done
+        steps: list[Tensor] = []
+        for _ in range(min(reader.steps_per_sync, remaining)):
+            if beams is not None:
+                logits = reader.advance_many(beams.tokens.view(-1, 1), (first + beams.origins).flatten())[:, -1]
+            candidates, beams = next_beams(logits.log_softmax(-1), scores, ends)
+            scores = beams.scores
+            steps.append(candidates.stacked())
+        for step in reader.to_host(steps):
+            for search, found, origins, tokens in zip(searches, *step, strict=True):
+                if search.beams:
+                    search.choose(found, list(map(int, origins)), list(map(int, tokens)))
+            done += 1
+            if not any(search.beams for search in searches):
+                reader.close()
+                return [search.finished[0] for search in searches]
 
 
 @dataclass

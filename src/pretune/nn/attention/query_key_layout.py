@@ -91,6 +91,7 @@ class AttentionLayout:
     keys: TokenLayout
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
     stride: int = 1  # distance between the positions of neighboring keys; more than 1 if tokens were pooled
+    static: bool = False  # recorded in a CUDA graph: values must not be read on the host; every query has a key
 
 
 @dataclass(kw_only=True)

@@ -107,7 +107,7 @@ def choose_backend(
     Only dense supports dropout and key-value caches; flash supports neither score modifications nor fp32. Flex is
     compiled for each shape, which pays off in training and for long sequences.
     """
-    if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
+    if not q.is_cuda or dropout > 0 or layout.keys.used is not None or layout.static:
         return "dense"
     if score is not None and torch.are_deterministic_algorithms_enabled():
         return "dense"  # flex sums the gradients of learned tables in a nondeterministic order
@@ -231,8 +231,8 @@ def _dense(
     for number, (group, own, keys, vectors) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         mask, without_keys = _masks(layout, group, pattern, number)
         if score is None and values is None:
-            if mask is not None and padded.traced:
-                mask = _additive_mask(layout, mask, pattern, number)
+            if mask is not None and (padded.traced or layout.static):
+                mask = _additive_mask(layout, mask, pattern, number, q.dtype)
             out = F.scaled_dot_product_attention(own, keys, vectors, mask, dropout_p=dropout, scale=scale)
         else:
             out = _with_score(own, keys, vectors, layout, group, mask, score, scale, dropout, values)
@@ -265,7 +265,7 @@ def _graph_attention(
     own = pad(q, group.queries, padded.queries, group.query_stride)
     keys, vectors = (pad(x, group.keys, padded.keys, group.key_stride) for x in (k, v))
     plain = pattern.name == "full"
-    hidden = group.real_keys.int() if plain else _additive_mask(layout, mask, pattern, 0)
+    hidden = group.real_keys.int() if plain else _additive_mask(layout, mask, pattern, 0, torch.float32)
     mixed = GraphAttention.apply(own, keys, vectors, hidden, heads, width**-0.5 if scale is None else scale)  # type: ignore[no-untyped-call]
     rows = mixed.view(-1, heads, width)
     return rows if group.query_stride is not None else rows.index_select(0, padded.queries.inverse)
@@ -360,13 +360,14 @@ def _masks(
     if not (pattern.name == "full" and group.unpadded):
         query, key = _padded_columns(layout, group, pattern.heads)
         mask = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
-        empty = ~mask.any(-1, keepdim=True)
-        mask = mask | empty
-        if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length
-            mask = None
-        # An exported program cannot look at the values, so it always has the second mask.
-        if torch.compiler.is_exporting() or bool((empty & group.real_queries[:, None, :, None]).any()):
-            without_keys = empty.expand(-1, -1, group.queries.shape[1], -1)
+        if not layout.static:
+            empty = ~mask.any(-1, keepdim=True)
+            mask = mask | empty
+            if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length
+                mask = None
+            # An exported program cannot look at the values, so it always has the second mask.
+            if torch.compiler.is_exporting() or bool((empty & group.real_queries[:, None, :, None]).any()):
+                without_keys = empty.expand(-1, -1, group.queries.shape[1], -1)
     if pattern.heads == 1:  # masks per head are large and belong to one layer
         layout.cache[name] = mask, without_keys
     return mask, without_keys
@@ -380,15 +381,17 @@ def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern
     return _masks(layout, group, pattern, number)[0]
 
 
-def _additive_mask(layout: AttentionLayout, mask: Tensor, pattern: Pattern, group_number: int) -> Tensor:
-    """Return a boolean attention mask as numbers to add to the logits: 0 or the lowest number.
+def _additive_mask(
+    layout: AttentionLayout, mask: Tensor, pattern: Pattern, group_number: int, kind: torch.dtype
+) -> Tensor:
+    """Return a boolean attention mask as numbers of the type `kind` to add to the logits: 0 or the lowest number.
 
-    The layout caches the result, so that a traced graph computes it only once.
+    The layout caches the result, so that a traced or recorded graph computes it only once.
     """
     name = ("additive mask", pattern.name, group_number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
-    additive = torch.zeros(()).masked_fill(~mask, torch.finfo(torch.float32).min)
+    additive = torch.zeros((), dtype=kind, device=mask.device).masked_fill(~mask, torch.finfo(kind).min)
     if pattern.heads == 1:
         layout.cache[name] = additive
     return additive
