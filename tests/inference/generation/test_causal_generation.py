@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 import pretune as pt
 from pretune.families import FAMILIES
 from pretune.inference.generation import causal_generation as module
-from pretune.inference.generation.causal_generation import (
-    GenerationConfig,
-    TextGenerator,
-    beam_search_texts,
-    generate_texts,
-)
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig, beam_search_texts, generate_texts
 from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.sampling import penalize_repetition, sample
 from pretune.models.loading import load_model

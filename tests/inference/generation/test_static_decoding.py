@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pretune import PretuneError
 from pretune.inference.generation import static_decoding
-from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.static_decoding import StaticSession, begin_steps, bucket, is_recordable
 from pretune.models.model import Model
@@ -31,6 +32,7 @@ def model() -> Model:
 @pytest.fixture(autouse=True)
 def static_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use static steps on the CPU, where nothing is recorded."""
+    model()  # not first in inference mode
     monkeypatch.setattr(static_decoding, "has_static_steps", is_recordable)
     yield
     static_decoding._IDLE.clear()

@@ -66,7 +66,7 @@ class DecodingSession(Reader):
         """
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
-        self.slots = slots
+        self.slots, self.device = slots, self.backbone.embed.tokens.device
         self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -96,8 +96,7 @@ class DecodingSession(Reader):
     def _states(self, ids: Array, lengths: Array, positions: Array) -> Tensor:
         """Return the hidden states, (n, width), of n further tokens, of which sequence i has `lengths[i]`."""
         packed = pack(ids, lengths, positions=positions, pattern=causal)
-        device = self.backbone.embed.tokens.device
-        return self.backbone(*self.source, packed.to(device), state=self.cache).last  # type: ignore[no-any-return]
+        return self.backbone(*self.source, packed.to(self.device), state=self.cache).last  # type: ignore[no-any-return]
 
     def logits(self, states: Tensor) -> Tensor:
         """Return the logits of the next token, (n, vocabulary), given hidden states, (n, width)."""

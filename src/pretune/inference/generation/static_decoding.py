@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -92,6 +92,14 @@ def has_static_steps(reader: Reader) -> bool:
     return is_recordable(reader) and reader.backbone.embed.tokens.is_cuda  # type: ignore[attr-defined]
 
 
+@overload
+def begin_steps(reader: DecodingSession, beams: int = 1) -> DecodingSession | StaticSession: ...
+
+
+@overload
+def begin_steps(reader: Reader, beams: int = 1) -> Reader: ...
+
+
 def begin_steps(reader: Reader, beams: int = 1) -> Reader:
     """Return the session with which to decode after `reader` has read the prompts: on a GPU, one with static steps.
 
@@ -110,7 +118,7 @@ class StaticSession(Reader):
 
     def __init__(self, session: DecodingSession, beams: int = 1) -> None:
         """Continue a session that has read the prompts, with `beams` sequences for each of its sequences."""
-        self.session, self.backbone = session, session.backbone
+        self.session, self.backbone, self.device = session, session.backbone, session.device
         used = session.cache.used
         chosen = np.repeat(np.arange(len(used)), beams)
         self.workspace = take_workspace(session, len(chosen), bucket(session.slots), shared=beams > 1)
@@ -126,7 +134,7 @@ class StaticSession(Reader):
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """Read as many tokens of each sequence, and return the logits of the next token, (sequences, vocabulary)."""
-        return self.advance_many(torch.tensor(ids, device=self.cache.lengths.device))[:, -1]
+        return self.advance_many(torch.tensor(ids, device=self.device))[:, -1]
 
     def advance(self, tokens: Tensor) -> Tensor:
         """Read the next token of every sequence, (sequences,), and return logits, (sequences, vocabulary)."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pretune.inference.attention_alignment import WordAlignment, align_words, cross_attention_weights
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.causal_generation import GenerationConfig, batch_rows, generate_texts
+from pretune.inference.generation.causal_generation import batch_rows
+from pretune.inference.generation.decoding_loops import GenerationConfig, generate_texts
 from pretune.inference.generation.decoding_session import DecodingSession, Reader
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
