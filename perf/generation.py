@@ -2,6 +2,7 @@
 
     python perf/generation.py [--device cpu] [--tokens 64] [--rounds 3] [--json]
     python perf/generation.py --device cuda [--dtype float32] [--tokens 240] [--rounds 3] [--seconds 140] [--parts greedy beams]
+        [--attention kernel]
 
 The weights are random; decoding is without an end token, and the prompts are random token ids. Rounds of the two alternate,
 and the best of each is reported; the first calls, with compilation and recording, are not timed.
@@ -264,10 +265,29 @@ class Comparison:
         log(f"  {(self.tokens - 1) / (count - 1):.2f} tokens per check (slowest text)")
 
 
+def choose_attention(name: str) -> None:
+    """Use the kernel for attention to the cache, or the dense implementation if that is asked for or the kernel fails."""
+    from pretune.nn.attention import scaled_dot_product
+
+    try:
+        if name == "kernel":
+            from pretune.nn.kernels.decode_attention import UNLIMITED, decode_attention
+
+            q, k = torch.randn(2, 1, 12, 64, device="cuda"), torch.randn(2 * 64, 12, 64, device="cuda")
+            used = torch.tensor([0, 40], device="cuda")
+            log("the kernel computes", decode_attention(q[:, 0], k, k, used, 64, None, UNLIMITED, 0.125).norm().item())
+            return
+    except Exception:
+        log(traceback.format_exc())
+    log("attention is dense")
+    scaled_dot_product.DECODE_HEAD_WIDTHS = ()
+
+
 def on_gpu(arguments: argparse.Namespace) -> None:
     """Run the parts of the comparison on a GPU, one after the other, as long as there is time."""
     started = time.monotonic()
     log(machine(), arguments)
+    choose_attention(arguments.attention)
 
     def stop(*_: Any) -> None:
         raise TimeoutError("the time of --seconds is over")
@@ -304,6 +324,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--attention", default="kernel", choices=("kernel", "dense"))
     parser.add_argument("--seconds", type=int, default=140)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     arguments = parser.parse_args()

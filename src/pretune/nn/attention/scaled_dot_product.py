@@ -1,9 +1,10 @@
-"""The attention function `attend`, which has four implementations with the same result:
+"""The attention function `attend`, which has five implementations with the same result:
 
 - dense: padded scaled-dot-product attention; used on the CPU, and the reference for the others.
 - flash: PyTorch's variable-length kernel, for full, causal and window patterns without a score modification, in half
   precision on CUDA.
 - tiles: a Triton kernel for self-attention in short sequences, with the same limits as flash.
+- decode: a Triton kernel for one query per sequence and a cache with fixed shapes, with the patterns of flash, on CUDA.
 - flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
 
 A query that may attend to no key has the output 0 and no gradient.
@@ -30,7 +31,7 @@ from pretune.nn.attention.query_key_layout import (
 )
 from pretune.nn.kernels import supports_custom_kernels
 
-Backend = Literal["dense", "flash", "flex", "tiles"]
+Backend = Literal["dense", "flash", "flex", "tiles", "decode"]
 # A score modification: (logit, head, query columns, key columns) → logit, where everything broadcasts
 ScoreMod = Callable[[Tensor, Tensor, PatternColumns, PatternColumns], Tensor]
 # A value modification: (weights (b, heads, Lq, Lk), query columns, key columns) → a term of the output, (b, heads, Lq, d)
@@ -38,6 +39,7 @@ ValueMod = Callable[[Tensor, PatternColumns, PatternColumns], Tensor]
 SHORT_KERNEL_MAX_LENGTH = 512  # longest sequences for the Triton kernel
 DENSE_MAX_LENGTH = 1024  # longest sequences for the dense path where shapes vary
 KERNEL_HEAD_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
+DECODE_HEAD_WIDTHS: tuple[int, ...] = (8, 16, 32, 64, 128)  # head widths of the kernel for single queries
 
 
 def attend(
@@ -77,6 +79,8 @@ def attend(
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
             return _flex(q, k, v, layout, pattern, score, scale, stages)
+        case "decode":
+            return _decode(q, k, v, layout, pattern, scale)
         case "tiles":
             return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
 
@@ -102,13 +106,16 @@ def attend_self(
 def choose_backend(
     q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
 ) -> Backend:
-    """Return the fastest implementation that supports an attention call: dense, flash or flex.
+    """Return the fastest implementation that supports an attention call: dense, decode, flash or flex.
 
-    Only dense supports dropout and key-value caches; flash supports neither score modifications nor fp32. Flex is
+    Only dense supports dropout, and only dense and decode key-value caches; flash supports neither score modifications nor fp32. Flex is
     compiled for each shape, which pays off in training and for long sequences.
     """
-    if not q.is_cuda or dropout > 0 or layout.keys.used is not None or layout.static:
+    if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
         return "dense"
+    if layout.static is not None:
+        plain = pattern.reach is not None and score is None and q.shape[-1] in DECODE_HEAD_WIDTHS
+        return "decode" if plain and layout.queries.max_length == 1 else "dense"
     if score is not None and torch.are_deterministic_algorithms_enabled():
         return "dense"  # flex sums the gradients of learned tables in a nondeterministic order
     if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
@@ -143,6 +150,19 @@ def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float 
     left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
     return short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
+
+
+# -- decode ---------------------------------------------------------------------------------------------------------
+
+
+def _decode(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    """Compute attention of one query per sequence to a cache with fixed shapes by a Triton kernel."""
+    from pretune.nn.kernels.decode_attention import UNLIMITED, decode_attention
+
+    assert pattern.reach is not None and layout.static is not None
+    static, left = layout.static, pattern.reach[0]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return decode_attention(q, k, v, static.used, static.slots, static.table, UNLIMITED if left < 0 else left, scale)
 
 
 # -- flex -----------------------------------------------------------------------------------------------------------
@@ -219,6 +239,8 @@ def _dense(
     """Compute attention on padded groups of sequences, by dense scaled-dot-product attention."""
     padded = padded_groups(layout)
     groups = padded.groups
+    if layout.static is not None:
+        k, v = layout.static.gather(k), layout.static.gather(v)
     if padded.traced and torch.onnx.is_in_onnx_export() and score is None and values is None:
         mask, without_keys = _masks(layout, groups[0], pattern, 0)
         if mask is not None and without_keys is None and pattern.heads == 1:
@@ -231,7 +253,7 @@ def _dense(
     for number, (group, own, keys, vectors) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         mask, without_keys = _masks(layout, group, pattern, number)
         if score is None and values is None:
-            if mask is not None and (padded.traced or layout.static):
+            if mask is not None and (padded.traced or layout.static is not None):
                 mask = _additive_mask(layout, mask, pattern, number, q.dtype)
             out = F.scaled_dot_product_attention(own, keys, vectors, mask, dropout_p=dropout, scale=scale)
         else:
@@ -360,7 +382,7 @@ def _masks(
     if not (pattern.name == "full" and group.unpadded):
         query, key = _padded_columns(layout, group, pattern.heads)
         mask = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
-        if not layout.static:
+        if layout.static is None:
             empty = ~mask.any(-1, keepdim=True)
             mask = mask | empty
             if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length

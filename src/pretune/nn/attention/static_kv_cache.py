@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.nn.attention.kv_cache import KeysValues, KVCache, LayerCache
+from pretune.nn.attention.kv_cache import KVCache, LayerCache
 from pretune.nn.attention.query_key_layout import (
     AttentionLayout,
     PaddedGroup,
     PaddedGroups,
+    StaticKeys,
     TokenLayout,
     token_layout,
 )
@@ -104,16 +105,5 @@ class StaticKVCache(KVCache):
             key_stride=slots if self.table is None else self.visible,
         )
         groups = PaddedGroups([group], (sequences * width, sequences * slots))
-        return AttentionLayout(token_layout(packed), keys, {"groups": groups}, static=True)
-
-    def extend(self, keys: Tensor, values: Tensor) -> KeysValues:
-        """Append the keys and values of n new tokens, (n, heads, d), to the cache of the current layer.
-
-        Return the keys and values of the layer in all slots, or in the visible slots of a shared cache, and go to the
-        next layer.
-        """
-        both = self._write(self.target_slots, (keys, values))
-        if self.table is None:
-            return both
-        index = self.table[:, : self.visible].flatten()
-        return both[0].index_select(0, index), both[1].index_select(0, index)
+        static = StaticKeys(self.lengths, slots, self.visible, self.table)
+        return AttentionLayout(token_layout(packed), keys, {"groups": groups}, static=static)
