@@ -122,6 +122,14 @@ def test_nan_is_an_error() -> None:
     assert broken.backbone not in static_decoding._IDLE
 
 
+def test_choices_are_the_same_as_with_other_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = TextGenerator(model(), torch.device("cpu"))
+    prompts, how = ["the value", "a list of", "if"], GenerationConfig(choices=("value", "a list", "x"))
+    found = writer.generate(prompts, how)
+    monkeypatch.setattr(static_decoding, "has_static_steps", lambda reader: False)
+    assert writer.generate(prompts, how) == found
+
+
 def test_streams_yield_every_token() -> None:
     writer = TextGenerator(model(), torch.device("cpu"))
     pieces = list(writer.stream("the value", GenerationConfig(max_new_tokens=30)))
