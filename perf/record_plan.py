@@ -223,7 +223,7 @@ def scoring(home: Path, model: str, folder: Path, how: Scoring, plan: Plan, need
         words += ["--no-report", "--num-seeds", 1, "--out", tuned, *settings]
         read, facts = partial(read_finetuning, tuned), {"model": model, "task": name}
         jobs.append(Job(key, pretune(*words), read, "finetune", start, facts, fresh=tuned))
-        starts |= {task: (tuned, (key,)) for task in tasks}
+        starts |= dict.fromkeys(tasks, (tuned, (key,)))
     for seed in range(how.seeds):
         for task in how.tasks:
             first, needed = starts.get(task, (folder, start))

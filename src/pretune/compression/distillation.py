@@ -12,7 +12,8 @@ import numpy as np
 from pretune.compression.compression_job import SECTIONS, CompressionJob
 from pretune.compression.student_initialization import initialize_student, parse_student, student_depth
 from pretune.compression.task_model import TrainedModel, compare_models
-from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.teacher_labels import label_with_teachers, teacher_task
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load

@@ -193,7 +193,9 @@ def check_model_recipe(content: Mapping[str, Any], where: str) -> ModelRecipe:
         if pooling is not None and pooling not in get_args(Pooling):
             raise PretuneError(f"unknown pooling {quote(pooling)}; {suggest(str(pooling), get_args(Pooling))}")
         if dropout is not None:
-            dropout = {name: float(rate) for name, rate in validate_schema(dropout, dict[str, float], "dropout").items()}
+            dropout = {
+                name: float(rate) for name, rate in validate_schema(dropout, dict[str, float], "dropout").items()
+            }
             for name, rate in dropout.items():
                 check_number(f"dropout.{name}", rate, FRACTION_BELOW_1)
     except PretuneError as error:
