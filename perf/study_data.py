@@ -25,7 +25,8 @@ PAIRS = {"ru": "en-ru-mix", "de": "tatoeba-en-de", "fr": "tatoeba-en-fr"}
 NLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
 NEAR, MIDDLE = 2, 5  # largest distances in words between subject and verb
 LITTLE_WORDS, ENGLISH, RUSSIAN, KOREAN = 30_000, 2_000, 2_000, 2_000
-SENTENCE_PAIRS = 60_000  # of each language
+SENTENCE_PAIRS, DOCUMENTS = 60_000, 3000  # of each language, for the multilingual stores
+MULTILINGUAL_VOCABULARY, SAMPLED = 16_000, 5  # every fifth text is enough to train a tokenizer
 CLEAN = 3000  # documents
 FOREIGN = {"de": "eltec", "fr": "eltec", "ru": "webdocs", "ko": "webdocs"}
 
@@ -151,15 +152,18 @@ def parallel(data: Path, out: Path) -> None:
             lines = lines[:SENTENCE_PAIRS]
             (out / f"parallel/en-{language}.{side}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
             texts[side] += ["\n".join(lines[at : at + 20]) for at in range(0, len(lines), 20)]
-    texts["en"] += islice(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz"), 3000)
-    texts["ru"] += islice(read_texts(data / "corpora/ru/webdocs.jsonl.xz"), 3000)
+    texts["en"] += read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", DOCUMENTS)
+    texts["ru"] += read_texts(data / "corpora/ru/webdocs.jsonl.xz", DOCUMENTS)
     for language in ("de", "fr"):
         texts[language] += [text[:100_000] for text in read_texts(data / f"corpora/{language}/eltec.jsonl.xz", 100)]
     folder = out / "multilingual"
     files = {language: folder / f"{language}.jsonl" for language in texts}
     for language, own in texts.items():
         write_texts(files[language], own)
-    train_tokenizer([str(file) for file in files.values()], kind="unigram", vocab_size=16000, out=folder / "tokenizer")
+    sample = [text for own in texts.values() for text in own[::SAMPLED]]
+    write_texts(folder / "for-tokenizer.jsonl", sample)
+    sampled = [str(folder / "for-tokenizer.jsonl")]
+    train_tokenizer(sampled, kind="unigram", vocab_size=MULTILINGUAL_VOCABULARY, out=folder / "tokenizer")
     for language, file in files.items():
         prepare([str(file)], tokenizer=str(folder / "tokenizer"), language=language, out=folder / language)
 
