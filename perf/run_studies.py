@@ -47,9 +47,10 @@ from study_pool import WorkerPool, start_mps, stop_mps
 from study_schedule import Schedule, StudyState, make_execution, measure_latency
 from study_travel import pack_studies, write_toy
 
+from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import read_json
 from pretune.runtime.recipe import merge_recipes
-from pretune.studies.execution import LATENCY, STUDY
+from pretune.studies.execution import LATENCY, STUDY, StudyExecution, check_same_study, known_outcome
 from pretune.studies.study_file import FINETUNING, Study, parse_budgets, parse_study
 from pretune.studies.study_run import Outcome, read_outcome
 from pretune.training.run_folder import environment
@@ -57,7 +58,8 @@ from pretune.training.run_folder import environment
 STUDIES = Path(__file__).resolve().parents[1] / "docs" / "studies"
 OUTCOMES, WHERE, TEXT = "outcomes.jsonl", "where.json", "text"
 SAVED = (STUDY, WHERE, LATENCY, "runs/**/outcome.json")  # what is saved of a study
-LATENCY_SECONDS = 20.0  # kept for each study that measures it, before the deadline
+START_SECONDS = 240.0  # in which the workers must start
+LATENCY_SECONDS = 12.0  # kept for each study that measures it, before the deadline
 TOY_TOKENS = 256  # per step of a dry run
 WAITING = 3  # exit code while parts are missing
 
@@ -73,7 +75,7 @@ def toy_content(content: dict[str, Any], divide: float) -> dict[str, Any]:
     """Return the content of a study file for a dry run: with budgets divided by a number, and small and few steps."""
     unit, amounts = parse_budgets(content["budget"], "study")
     stage = parse_study(content, "study").stage
-    content = {**content, "budget": {unit: [amount / divide for amount in amounts]}}
+    content = {**content, "budget": {unit: amounts[-1] / divide}}
     arms = [content.get("base") or {}, *(content.get("arms") or {}).values()]
     if any("pretrain" in (arm or {}) for arm in arms):
         content["base"] = merge_recipes(content.get("base") or {}, {"pretrain": {"batch": {"tokens": TOY_TOKENS}}})
@@ -222,18 +224,36 @@ def run(given: argparse.Namespace) -> bool:
     states = []
     for name in order:
         restore_outcomes(name, given.out / name, save)
+        if given.retry_failed:
+            forget_failures(given.out / name)
         content = {**contents[name], "seeds": max(given.seeds, contents[name].get("seeds", 3))}
         if given.at_once > 1 and parse_study(content, name).unit == "seconds":
             sys.exit(f"{name}: runs that share a device cannot have a budget in seconds; run it with --at-once 1.")
         if given.divide != 1:
             content["seeds"] = given.seeds
         execution = make_execution(content, given.out / name, given.out / TEXT, given.device)
+        try:
+            check_saved(execution)
+        except PretuneError as error:
+            print(f"{name}: skipped; {error}", flush=True)
+            continue
         states.append(StudyState(name, execution, given.seeds))
     variables = start_mps() if given.mps else {}
-    print(f"{given.at_once} runs at once, {'with' if variables else 'without'} MPS", flush=True)
     pool = WorkerPool(given.at_once, given.out / "logs", variables)
     try:
-        where = describe_machine(pool) | {"at_once": given.at_once, "mps": bool(variables)}
+        try:
+            where = describe_machine(pool)
+        except (RuntimeError, TimeoutError) as error:
+            if not variables:
+                raise
+            print(f"{error}; trying without MPS", flush=True)
+            pool.close()
+            stop_mps(variables)
+            variables = {}
+            pool = WorkerPool(given.at_once, given.out / "logs")
+            where = describe_machine(pool)
+        where |= {"at_once": given.at_once, "mps": bool(variables)}
+        print(f"{given.at_once} runs at once, {'with' if variables else 'without'} MPS: {where['gpu']}", flush=True)
 
         def keep(state: StudyState) -> None:
             write_where(state.execution.out, where)
@@ -244,7 +264,7 @@ def run(given: argparse.Namespace) -> bool:
             write_results(state.name, state.execution.study, state.execution.out, given.results / state.name)
             print(f"{state.name}: finished after {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
 
-        slow = sum(state.execution.measures_latency for state in states)
+        slow = sum(one.execution.measures_latency and not (one.execution.out / LATENCY).is_file() for one in states)
         deadline = began + 60 * given.minutes
         finished = Schedule(states, pool, keep, write).run(deadline - slow * LATENCY_SECONDS)
     finally:
@@ -252,7 +272,10 @@ def run(given: argparse.Namespace) -> bool:
         stop_mps(variables)
     for state in states:  # alone, when nothing else runs
         if time.monotonic() + LATENCY_SECONDS / 2 < deadline:
-            measure_latency(state)
+            try:
+                measure_latency(state)
+            except Exception as error:  # the results do not depend on it
+                print(f"{state.name}: the latency was not measured; {type(error).__name__}: {error}", flush=True)
             keep(state)
     for state in states:
         if write_results(state.name, state.execution.study, state.execution.out, given.results / state.name):
@@ -266,11 +289,26 @@ def run(given: argparse.Namespace) -> bool:
 def describe_machine(pool: WorkerPool) -> dict[str, Any]:
     """Return the versions and the device, as a worker sees them, so that this process needs no GPU memory."""
     pool.submit(pool.workers[0], "machine", "", environment)
-    while True:
-        for ended in pool.poll(1.0):
-            if ended.error is not None:
-                raise RuntimeError(f"the workers do not start: {ended.error}; see the logs of the workers")
-            return dict(ended.result)
+    for ended in pool.poll(START_SECONDS):
+        if ended.error is not None:
+            raise RuntimeError(f"the workers do not start: {ended.error}; see the logs of the workers")
+        return dict(ended.result)
+    raise TimeoutError(f"the workers do not start within {START_SECONDS:.0f} seconds")
+
+
+def check_saved(execution: StudyExecution) -> None:
+    """Raise an error if the folder of a study has outcomes of a study with other settings."""
+    check_same_study(execution.out, execution.content)
+    for run in execution.main_runs({}):
+        known_outcome(run)
+
+
+def forget_failures(out: Path) -> None:
+    """Delete the outcomes of the failed runs of a study, so that they are repeated."""
+    for file in out.glob("runs/**/outcome.json"):
+        outcome = read_outcome(file.parent)
+        if outcome is not None and outcome.error is not None:
+            shutil.rmtree(file.parent)
 
 
 def write_where(out: Path, where: dict[str, Any]) -> None:
@@ -316,7 +354,7 @@ def start(given: argparse.Namespace) -> None:
     words = ["run", *given.names, "--minutes", str(given.minutes), "--at-once", str(given.at_once)]
     words += ["--seeds", str(given.seeds), "--out", str(out), "--results", str(home / "results")]
     words += ["--more-seeds", str(given.more_seeds)] if given.more_seeds is not None else []
-    words += [] if given.mps else ["--no-mps"]
+    words += [*([] if given.mps else ["--no-mps"]), *(["--retry-failed"] if given.retry_failed else [])]
     start_detached(home, "run_studies.py", words, ("src", "perf", "docs/studies"))
 
 
@@ -375,6 +413,7 @@ def arguments() -> argparse.ArgumentParser:
             found.add_argument("--seeds", type=int, default=3, help="of every study, before any gets more")
         if verb in ("run", "start"):
             found.add_argument("--minutes", type=float, default=25.0)
+            found.add_argument("--retry-failed", action="store_true", help="repeat runs that have failed")
             found.add_argument("--more-seeds", type=int, help="of every study in the end; by default those of the file")
             found.add_argument("--no-mps", dest="mps", action="store_false", help="let workers take turns on the GPU")
         if verb in ("run", "results"):
@@ -386,7 +425,7 @@ def arguments() -> argparse.ArgumentParser:
         if verb == "run":
             found.add_argument("--device", help="such as cpu")
     found = verbs.choices["pack"]
-    found.add_argument("--corpus-mib", type=float, default=24.0, help="size of all corpora, which are thinned")
+    found.add_argument("--corpus-mib", type=float, default=16.0, help="size of all corpora, which are thinned")
     found.add_argument("--limit-mib", type=float, default=24.0, help="size of a part")
     found = verbs.add_parser("unpack")
     found.add_argument("parts", type=Path)

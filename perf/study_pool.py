@@ -26,7 +26,8 @@ MPS_TEST = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 MPS_SECONDS = 90.0  # until the test of MPS is given up
 MEMORY = 0.95  # fraction of the GPU memory that all workers together may use
 RECOMPILATIONS = 64  # of one function; beyond the limit, torch would silently run it without compilation
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
+TOKENIZER_THREADS = 4  # at least, because workers tokenize rarely and briefly
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class WorkerPool:
         share = MEMORY / self.size if memory is None else memory
         arguments = (theirs, self.logs / f"worker-{number}.log", self.threads, share)
         process = self.context.Process(target=work, args=arguments)  # no daemon, because jobs start processes, too
-        own = {**dict.fromkeys(THREAD_VARIABLES, str(self.threads)), "PRETUNE_PROGRESS": "none", **self.variables}
+        own = {**dict.fromkeys(THREAD_VARIABLES, str(self.threads)), "PRETUNE_PROGRESS": "none"}
+        own |= {"RAYON_NUM_THREADS": str(max(self.threads, min(TOKENIZER_THREADS, cpu_count()))), **self.variables}
         before = {name: os.environ.get(name) for name in own}
         os.environ.update(own)  # a process inherits the environment when it starts
         try:

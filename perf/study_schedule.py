@@ -24,6 +24,7 @@ from pretune.studies.planning import plan_study
 from pretune.studies.study_file import COMPRESSION, parse_study
 from pretune.studies.study_run import OUTCOME, Outcome, StudyRun, finetune_original, original_folder, run_once
 
+PREPARING = 4  # studies whose text is prepared at a time, each by as many processes as there are cores
 ATTEMPTS = 2  # of a job that fails because of the device or of its worker
 MORE_MEMORY = 3.0  # times the usual share of the GPU memory, for a job that ran out of it
 UNKNOWN_SECONDS = 40.0  # duration of a job of which no similar one has ended
@@ -155,7 +156,9 @@ class Schedule:
             if state.name in self.done or state.name in preparing:
                 continue
             if not state.prepared:
-                if not (self.folders[state.name] & busy):  # else two workers would prepare the same text
+                if (
+                    len(preparing) < PREPARING and not self.folders[state.name] & busy
+                ):  # else two would prepare the same
                     one = state.execution
                     arguments = (one.content, one.out, one.text, one.device)
                     key = f"{state.name}/prepare"
