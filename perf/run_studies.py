@@ -164,7 +164,8 @@ def write_results(name: str, study: Study, out: Path, folder: Path) -> bool:
     with table_writer(folder / "results.csv", safe=True) as write:
         write(results.rows())
     (folder / "summary.md").write_text(render_summary(results, where), encoding="utf-8")
-    draw_scores(results, folder / "scores.png")
+    if results.metrics:
+        draw_scores(results, folder / "scores.png")
     cost = {
         "date": where.get("date") or datetime.now(UTC).date().isoformat(),
         "commit": where.get("revision") or current_commit(),
@@ -261,7 +262,7 @@ def run(given: argparse.Namespace) -> bool:
 
         def write(state: StudyState) -> None:
             keep(state)
-            write_results(state.name, state.execution.study, state.execution.out, given.results / state.name)
+            try_to_write(state, given.results)
             print(f"{state.name}: finished after {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
 
         slow = sum(one.execution.measures_latency and not (one.execution.out / LATENCY).is_file() for one in states)
@@ -278,12 +279,19 @@ def run(given: argparse.Namespace) -> bool:
                 print(f"{state.name}: the latency was not measured; {type(error).__name__}: {error}", flush=True)
             keep(state)
     for state in states:
-        if write_results(state.name, state.execution.study, state.execution.out, given.results / state.name):
-            save_outcomes(state.name, state.execution.out, save)
+        try_to_write(state, given.results)
     print(
         f"{'finished' if finished else 'not finished'} after {(time.monotonic() - began) / 60:.1f} minutes", flush=True
     )
     return finished
+
+
+def try_to_write(state: StudyState, folder: Path) -> None:
+    """Write the results of a study; an error is printed, because other studies must go on."""
+    try:
+        write_results(state.name, state.execution.study, state.execution.out, folder / state.name)
+    except Exception as error:  # the outcomes are saved, so that the results can be written later
+        print(f"{state.name}: the results were not written; {type(error).__name__}: {error}", flush=True)
 
 
 def describe_machine(pool: WorkerPool) -> dict[str, Any]:
@@ -354,6 +362,8 @@ def start(given: argparse.Namespace) -> None:
     words = ["run", *given.names, "--minutes", str(given.minutes), "--at-once", str(given.at_once)]
     words += ["--seeds", str(given.seeds), "--out", str(out), "--results", str(home / "results")]
     words += ["--more-seeds", str(given.more_seeds)] if given.more_seeds is not None else []
+    words += ["--divide", str(given.divide)] if given.divide != 1 else []
+    words += ["--device", given.device] if given.device is not None else []
     words += [*([] if given.mps else ["--no-mps"]), *(["--retry-failed"] if given.retry_failed else [])]
     start_detached(home, "run_studies.py", words, ("src", "perf", "docs/studies"))
 
@@ -419,10 +429,10 @@ def arguments() -> argparse.ArgumentParser:
         if verb in ("run", "results"):
             found.add_argument("--out", type=Path, default=Path("runs/studies"))
             found.add_argument("--results", type=Path, default=STUDIES, help="folder for the small files")
-            found.add_argument("--divide", type=float, default=1.0, help="divide all budgets, for a dry run")
         if verb in ("run", "results", "start"):
+            found.add_argument("--divide", type=float, default=1.0, help="divide all budgets, for a dry run")
             found.add_argument("--save", type=Path, help="file of outcomes; by default OUT/outcomes.jsonl")
-        if verb == "run":
+        if verb in ("run", "start"):
             found.add_argument("--device", help="such as cpu")
     found = verbs.choices["pack"]
     found.add_argument("--corpus-mib", type=float, default=16.0, help="size of all corpora, which are thinned")

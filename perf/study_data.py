@@ -28,6 +28,7 @@ LITTLE_WORDS, ENGLISH, RUSSIAN, KOREAN = 30_000, 2_000, 2_000, 2_000
 SENTENCE_PAIRS, DOCUMENTS = 60_000, 3000  # of each language, for the multilingual stores
 MULTILINGUAL_VOCABULARY, SAMPLED = 16_000, 5  # every fifth text is enough to train a tokenizer
 CLEAN = 3000  # documents
+SENTINELS = 20  # at least one for each span that is removed from 128 tokens
 FOREIGN = {"de": "eltec", "fr": "eltec", "ru": "webdocs", "ko": "webdocs"}
 
 
@@ -186,7 +187,8 @@ def text_to_text(data: Path, out: Path) -> None:
     plain = list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", 5000))
     write_texts(folder / "en.jsonl", plain)
     write_texts(folder / "for-tokenizer.jsonl", [*plain, *(" ".join(row) for row in rows[::10])])
-    train_tokenizer([str(folder / "for-tokenizer.jsonl")], kind="unigram", vocab_size=8000, out=folder / "tokenizer")
+    sampled = [str(folder / "for-tokenizer.jsonl")]
+    train_tokenizer(sampled, kind="unigram", vocab_size=8000, extra_ids=SENTINELS, out=folder / "tokenizer")
     prepare([str(folder / "en.jsonl")], tokenizer=str(folder / "tokenizer"), out=folder / "en")
 
 
