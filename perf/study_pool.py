@@ -175,7 +175,7 @@ def work(connection: Connection, log: Path, threads: int, memory: float) -> None
         except Exception as found:  # the scheduler decides what follows
             error = " ".join(f"{type(found).__name__}: {found}".split())
         gc.collect()
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         connection.send((result, error))
 

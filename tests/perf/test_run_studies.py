@@ -28,6 +28,9 @@ MODULES = (
 )
 
 
+BROKEN: dict[str, Any] = {"pretrain": {"objective": "mlm", "init_from": "no/such/model"}}
+
+
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return the module perf/run_studies.py, whose study files are in a folder of the test, and forget it afterwards."""
@@ -80,7 +83,7 @@ def test_a_new_machine_continues_from_the_saved_outcomes(script: Any, tmp_path: 
     (tmp_path / "studies").mkdir()
     content = study_content(search={"lr": [1e-3, 1e-2], "share": 0.5})
     (tmp_path / "studies" / "tiny.yaml").write_text(write_recipe(content))
-    broken = study_content(arms={"mlm": {}, "broken": {"pretrain": {"objective": "mlm", "init_from": "no/such/model"}}})
+    broken = study_content(arms={"mlm": {"pretrain": {"objective": "mlm"}}, "broken": BROKEN})
     (tmp_path / "studies" / "partly.yaml").write_text(write_recipe(broken))
     out = tmp_path / "out"
     words = ["run", "tiny", "partly", "--minutes", "10", "--out", str(out), "--results", str(tmp_path / "results")]
