@@ -38,11 +38,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -51,6 +49,7 @@ from functools import partial
 from pathlib import Path
 
 from common import machine
+from detached import LOG, is_running, start_detached
 from record_jobs import RESULTS, JobRunner, forget_failures, read_rows
 from record_page import score_table, write_page
 from record_plan import read_plan, record_jobs
@@ -62,7 +61,7 @@ GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 IMDB_LABEL, IMDB_TEXT = 2, 3  # columns of IMDb/train.tsv
 LABELED = ("train", "dev", "val")  # files of a task that are needed
 WAITING = 3  # exit code while parts are missing
-OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
+OUTBOX, SENT = "outbox", "sent.json"
 MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings back
 
 
@@ -206,36 +205,11 @@ def retry(home: Path, wanted: bool) -> None:
 def start(home: Path, plan_file: Path, minutes: float) -> None:
     """Run the jobs of a plan in a process that outlives this one, with a copy of the code."""
     home = home.resolve()  # the process runs in this folder
-    if is_running(home):
-        sys.exit(f"{home}: already started; see `record.py follow`.")
-    code = home / "code"
     home.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(code, ignore_errors=True)
-    for name in ("src", "perf", "script"):
-        shutil.copytree(HERE.parent / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(plan_file, home / "plan.yaml")
-    others = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    path = os.pathsep.join([str(code / "src"), *others])
-    words = [sys.executable, str(code / "perf" / "record.py"), "run", str(home)]
-    words += ["--plan", str(home / "plan.yaml"), "--minutes", str(minutes)]
-    with (home / "run.log").open("ab") as log:
-        process = subprocess.Popen(
-            words, stdout=log, stderr=subprocess.STDOUT, cwd=home, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
-        )  # fmt: skip
-    (home / PID).write_text(str(process.pid), encoding="utf-8")
-    print(f"{home}: started", flush=True)
-
-
-def is_running(home: Path) -> bool:
-    """Return whether the process that `start` has started still runs."""
-    file = home / PID
-    if not file.is_file():
-        return False
-    try:
-        os.kill(int(file.read_text(encoding="utf-8")), 0)
-    except ProcessLookupError:
-        return False
-    return True
+    if not is_running(home):
+        shutil.copyfile(plan_file, home / "plan.yaml")
+    words = ["run", str(home), "--plan", str(home / "plan.yaml"), "--minutes", str(minutes)]
+    start_detached(home, "record.py", words)
 
 
 def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
@@ -263,8 +237,8 @@ def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
         time.sleep(pause)
     send(home, out)
     print("still running" if is_running(home) else "not running", flush=True)
-    if (home / "run.log").is_file():
-        shutil.copyfile(home / "run.log", out / "run.log")
+    if (home / LOG).is_file():
+        shutil.copyfile(home / LOG, out / LOG)
 
 
 def send(home: Path, out: Path) -> list[str]:
