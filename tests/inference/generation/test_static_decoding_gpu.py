@@ -64,7 +64,8 @@ def test_recorded_steps_generate_the_texts_of_a_cpu(mode: dict[str, Any], attent
         expected = generate("cpu", PROMPTS, end, max_new_tokens=tokens, **mode)
         for _ in range(2):  # recorded, then only replayed
             assert generate("cuda", PROMPTS, end, max_new_tokens=tokens, **mode) == expected
-    assert static_decoding._IDLE[model("cuda").backbone]
+    if not {"num_beams", "repetition_penalty"} <= mode.keys():  # beam search with penalties has no fixed shapes
+        assert static_decoding._IDLE[model("cuda").backbone]
 
 
 def test_batches_of_other_sizes_and_lengths_do_not_disturb_each_other() -> None:
