@@ -85,6 +85,7 @@ OBJECTIVES = {
     "items": ("bert-tiny", "item", "histories"),
     "mixture": ("bert-tiny", "0.7*mlm|0.3*lm", "text"),
     "prefix": ("gpt2-tiny", "prefix", "text"),
+    "prefix with an encoder": ("t5-tiny", "prefix_seq2seq", "text"),
     "shuffle": ("bart-tiny", "shuffle", "text"),
     "translated pairs": ("xlm-tiny", "rtd|trtd", "store and pairs"),
 }

@@ -5,7 +5,7 @@ What comes first, on a machine with the corpora and the official files of GLUE, 
     python perf/record.py pack TASKS .gpu-site/parts --corpora CORPORA/*.jsonl.xz --tokenizer TOKENIZER --limit-mib 14
 
 or, if `script/record_corpus CORPORA TASKS OUT --open-only --lowercase --vocab-size 16384` has prepared the store already, with
-`--store OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
+`--stores store=OUT/store` instead. If 64 MiB travel at a time, of which the repository takes 33, the packages that the other machine lacks (18 MB, in
 .gpu-site/packages) go with the first part, and the six others go in pairs. Only the openly licensed corpora need to travel.
 
 Then, on a machine with a GPU, whose folder HOME lives as long as the machine, the parts arrive in one call or in several:
@@ -38,19 +38,18 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from common import machine
+from detached import LOG, is_running, start_detached
 from record_jobs import RESULTS, JobRunner, forget_failures, read_rows
 from record_page import score_table, write_page
 from record_plan import read_plan, record_jobs
@@ -59,15 +58,17 @@ from record_travel import MIB, join, pack, split, unpack
 HERE = Path(__file__).resolve().parent
 PLAN = HERE / "record.yaml"
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+IMDB_LABEL, IMDB_TEXT = 2, 3  # columns of IMDb/train.tsv
 LABELED = ("train", "dev", "val")  # files of a task that are needed
 WAITING = 3  # exit code while parts are missing
-OUTBOX, PID, SENT = "outbox", "pid", "sent.json"
+OUTBOX, SENT = "outbox", "sent.json"
 MOST_FILES, MOST_BYTES, LARGEST = 8, 64 * MIB, 15 * MIB  # that one call brings back
 
 
 def write_nli(tasks: Path, out: Path) -> int:
-    """Write the training pairs of MNLI and LingNLI, without those of LingNLI that MNLI has, into one table; return their number."""
+    """Write the different training pairs of MNLI, LingNLI, and SNLI into one table; return their number."""
     files = [tasks / "MNLI" / "train.tsv", *sorted((tasks / "LingNLI").glob("train_*.tsv"))]
+    files += [file for file in [tasks / "SNLI" / "train.tsv"] if file.is_file()]
     rows: dict[tuple[str, str], str] = {}
     for file in files:
         with file.open(encoding="utf-8") as stream:
@@ -77,6 +78,19 @@ def write_nli(tasks: Path, out: Path) -> int:
     with out.open("w", encoding="utf-8") as stream:
         stream.write("sentence1\tsentence2\tlabel\n")
         stream.writelines(f"{first}\t{second}\t{label}\n" for (first, second), label in rows.items())
+    return len(rows)
+
+
+def write_reviews(tasks: Path, out: Path, characters: int = 600) -> int:
+    """Write the ends of the training reviews of IMDb, where the verdict is, with their labels into a table; return their number."""
+    with (tasks / "IMDb" / "train.tsv").open(encoding="utf-8") as stream:
+        rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+    with out.open("w", encoding="utf-8") as stream:
+        stream.write("text\tlabel\n")
+        for row in rows:
+            text = " ".join(row[IMDB_TEXT].replace("<br />", " ").split())
+            text = text if len(text) <= characters else text[-characters:].partition(" ")[2]
+            stream.write(f"{text}\t{row[IMDB_LABEL]}\n")
     return len(rows)
 
 
@@ -110,14 +124,14 @@ def pack_all(
     names: Sequence[str],
     corpora: Sequence[Path],
     tokenizer: Path | None,
-    store: Path | None,
+    stores: Mapping[str, Path],
     out: Path,
     limit: int,
 ) -> None:
     """Pack corpora or a token store, the files of the five tasks, and the NLI pairs into parts that travel one at a time."""
     with tempfile.TemporaryDirectory() as name:
         content = {f"corpora/{file.name}": file for file in corpora}
-        content |= {"store": store} if store is not None else {}
+        content |= stores
         content |= {"tokenizer": tokenizer} if tokenizer is not None else {}
         for task in names:
             name_there, _, name_here = task.partition("=")
@@ -127,6 +141,9 @@ def pack_all(
         if (tasks / "MNLI" / "train.tsv").is_file():
             content["nli.tsv"] = Path(name) / "nli.tsv"
             write_nli(tasks, content["nli.tsv"])
+        if (tasks / "IMDb" / "train.tsv").is_file():
+            content["reviews.tsv"] = Path(name) / "reviews.tsv"
+            write_reviews(tasks, content["reviews.tsv"])
         sizes = pack(content, out, limit)
     print(f"{out}: {sizes['bytes'] / MIB:.1f} MiB in {sizes['parts']} parts, {sizes['packed'] / MIB:.1f} MiB")
 
@@ -188,36 +205,11 @@ def retry(home: Path, wanted: bool) -> None:
 def start(home: Path, plan_file: Path, minutes: float) -> None:
     """Run the jobs of a plan in a process that outlives this one, with a copy of the code."""
     home = home.resolve()  # the process runs in this folder
-    if is_running(home):
-        sys.exit(f"{home}: already started; see `record.py follow`.")
-    code = home / "code"
     home.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(code, ignore_errors=True)
-    for name in ("src", "perf", "script"):
-        shutil.copytree(HERE.parent / name, code / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(plan_file, home / "plan.yaml")
-    others = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    path = os.pathsep.join([str(code / "src"), *others])
-    words = [sys.executable, str(code / "perf" / "record.py"), "run", str(home)]
-    words += ["--plan", str(home / "plan.yaml"), "--minutes", str(minutes)]
-    with (home / "run.log").open("ab") as log:
-        process = subprocess.Popen(
-            words, stdout=log, stderr=subprocess.STDOUT, cwd=home, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
-        )  # fmt: skip
-    (home / PID).write_text(str(process.pid), encoding="utf-8")
-    print(f"{home}: started", flush=True)
-
-
-def is_running(home: Path) -> bool:
-    """Return whether the process that `start` has started still runs."""
-    file = home / PID
-    if not file.is_file():
-        return False
-    try:
-        os.kill(int(file.read_text(encoding="utf-8")), 0)
-    except ProcessLookupError:
-        return False
-    return True
+    if not is_running(home):
+        shutil.copyfile(plan_file, home / "plan.yaml")
+    words = ["run", str(home), "--plan", str(home / "plan.yaml"), "--minutes", str(minutes)]
+    start_detached(home, "record.py", words)
 
 
 def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
@@ -245,8 +237,8 @@ def follow(home: Path, out: Path, minutes: float, pause: float = 2.0) -> None:
         time.sleep(pause)
     send(home, out)
     print("still running" if is_running(home) else "not running", flush=True)
-    if (home / "run.log").is_file():
-        shutil.copyfile(home / "run.log", out / "run.log")
+    if (home / LOG).is_file():
+        shutil.copyfile(home / LOG, out / LOG)
 
 
 def send(home: Path, out: Path) -> list[str]:
@@ -283,7 +275,7 @@ def main(words: list[str] | None = None) -> None:
     found.add_argument(
         "--tokenizer", type=Path, help="folder of the tokenizer to prepare them with; trained there by default"
     )
-    found.add_argument("--store", type=Path, help="a token store that is prepared already")
+    found.add_argument("--stores", nargs="*", default=[], help="token stores that are prepared already, as NAME=FOLDER")
     found.add_argument("--limit-mib", type=float, default=26.0, help="size of a part")
     verb("unpack", "parts", "home")
     for name in ("run", "start"):
@@ -321,7 +313,7 @@ def main(words: list[str] | None = None) -> None:
                 given.names,
                 given.corpora,
                 given.tokenizer,
-                given.store,
+                {name: Path(folder) for name, _, folder in (one.partition("=") for one in given.stores)},
                 given.out,
                 int(given.limit_mib * MIB),
             )

@@ -1,9 +1,10 @@
-"""The plan of a record: pilots by successive halving, the full run, its scores, and a small model distilled from it.
+"""The plan of a record: pilots by successive halving, the full run, its scores, and a small model for the package.
 
 A plan is a YAML file (perf/record.yaml is the one of the record; its comments say what the keys mean). `record_jobs` returns the
 jobs that are known, given the rows of those that have ended: which pilots reach the next round depends on the scores of this one.
 
-In HOME: store/ and further token stores, tasks/ with the official files of GLUE, nli.tsv, runs/, models/ (exports) and results.jsonl.
+In HOME: store/ and further token stores, tasks/ with the official files of GLUE, files of intermediate tasks, runs/, models/ (exports)
+and results.jsonl.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,7 @@ METRIC = {
     "cola": "matthews", "sst-2": "accuracy", "mrpc": "f1", "sts-b": "spearman", "rte": "accuracy",
     "terra": "accuracy", "danetqa": "accuracy", "russe": "accuracy",
 }  # fmt: skip
-SINGLE, PAIRS = ("cola", "sst-2"), ("mrpc", "sts-b", "rte")  # pairs of texts start from the model tuned on NLI
-GLUE5 = (*SINGLE, *PAIRS)
+GLUE5 = ("cola", "sst-2", "mrpc", "sts-b", "rte")
 CURVE = 120  # points of a learning curve that are kept in a row
 COSTS = ("step", "tokens", "flops", "seconds", "loading_seconds", "compilation_seconds", "parameters")
 
@@ -56,6 +56,25 @@ class Scoring:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Intermediate:
+    """A labeled table on which a model is fine-tuned before it is fine-tuned on the tasks that start from it."""
+
+    file: str  # in HOME; without it, the tasks start from the pretrained model
+    tasks: Sequence[str]
+    epochs: float
+    columns: Mapping[str, str]  # text, pair, label
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """A model that continues the record's training: what its recipe changes in the preset, and its budget."""
+
+    recipe: Mapping[str, Any]
+    budget: Mapping[str, float]
+    scoring: Scoring
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The content of a plan file."""
 
@@ -65,7 +84,6 @@ class Plan:
     proxy: Scoring  # of pilots
     final: Mapping[str, float] | None  # the budget of the full run; None: only pilots
     scoring: Scoring
-    nli_epochs: float
     student: Mapping[str, Any] | None  # a preset (as keys of a recipe), and the budget of its distillation
     at_once: Mapping[str, int]
     save_every: int
@@ -75,12 +93,19 @@ class Plan:
     incomplete: bool = False  # whether files of tasks may be incomplete
     baselines: bool = False  # whether to score a bag of words and random weights, too
     stores: Sequence[str] = ("store",)
+    intermediate: Mapping[str, Intermediate] = field(default_factory=dict)
+    continued: Mapping[str, Continued] = field(default_factory=dict)
 
 
 def read_plan(file: Path) -> Plan:
     """Read a plan file."""
     content = read_recipe(file)
     content["rounds"] = [Round(**one) for one in content.get("rounds") or ()]
+    content["intermediate"] = {name: Intermediate(**one) for name, one in (content.get("intermediate") or {}).items()}
+    content["continued"] = {
+        name: Continued(**one | {"scoring": Scoring(**one["scoring"])})
+        for name, one in (content.get("continued") or {}).items()
+    }
     return Plan(**content | {key: Scoring(**content[key]) for key in ("proxy", "scoring")})
 
 
@@ -90,7 +115,7 @@ def record_jobs(plan: Plan, home: Path, rows: Rows) -> list[Job]:
     for number, one in enumerate(plan.rounds, 1):
         models = {name: f"pilot-{number}-{name}" for name in names}
         for name, model in models.items():
-            jobs.append(pretraining(plan, home, model, name, one.budget))
+            jobs.append(pretraining(plan, home, model, plan.pilots[name], one.budget, pilot=name))
         for model in models.values():
             jobs += scoring(home, model, home / "runs" / model, plan.proxy, plan)
         if any(job.key not in rows for job in jobs):
@@ -99,9 +124,14 @@ def record_jobs(plan: Plan, home: Path, rows: Rows) -> list[Job]:
         names = sorted(names, key=lambda name: -scores[name])[: one.keep]
     if plan.final is None:
         return jobs
-    jobs.append(pretraining(plan, home, "record", names[0], plan.final))
-    jobs.append(export(home, "record", ("record",)))
+    jobs.append(pretraining(plan, home, "record", plan.pilots[names[0]], plan.final, pilot=names[0]))
+    for name, one in plan.continued.items():  # they share the GPU with the scores of the record
+        jobs.append(pretraining(plan, home, name, one.recipe, one.budget, init_from="record"))
     jobs += scoring(home, "record", home / "runs" / "record", plan.scoring, plan)
+    jobs.append(export(home, "record", ("record",)))
+    for name, one in plan.continued.items():
+        jobs += scoring(home, name, home / "runs" / name, one.scoring, plan)
+        jobs.append(export(home, name, (name,)))
     if plan.baselines:
         jobs += baselines(home, plan)
     if plan.student is not None:
@@ -125,22 +155,33 @@ def preparation(plan: Plan, home: Path) -> Job:
     return Job("prepare", words, partial(read_store, home / "store"), "prepare")
 
 
-def pretraining(plan: Plan, home: Path, model: str, pilot: str, budget: Mapping[str, float]) -> Job:
-    """Return the job that pretrains a pilot, or continues to."""
-    recipe = home / "recipes" / f"{pilot}.yaml"
-    write_preset(recipe, {"like": plan.preset, **plan.pilots[pilot]})
+def pretraining(
+    plan: Plan,
+    home: Path,
+    model: str,
+    changes: Mapping[str, Any],
+    budget: Mapping[str, float],
+    pilot: str | None = None,
+    init_from: str | None = None,
+) -> Job:
+    """Return the job that pretrains a model, or resumes it, with `changes` to the preset; `init_from` is a model that it continues."""
+    recipe = home / "recipes" / f"{pilot or model}.yaml"
+    write_preset(recipe, {"like": plan.preset, **changes})
     limits = [word for name, value in budget.items() for word in (f"--{name}", f"{value:g}")]
     out = home / "runs" / model
     words = ["pretrain", recipe, "--data", *(home / store for store in plan.stores), *limits, "--out", out]
+    resumed = (out / "recipe.yaml").is_file()
+    words += ["--init-from", home / "runs" / init_from] if init_from and not resumed else []
     words += [
         "--set",
         f"monitor.save_every={plan.save_every}",
         "--set",
         f"monitor.eval_every={plan.eval_every}",
-        *(["--resume"] if (out / "recipe.yaml").is_file() else []),
+        *(["--resume"] if resumed else []),
     ]
-    needs = ("prepare",) if (home / "corpora").is_dir() else ()
-    facts = {"model": model, "pilot": pilot, "budget": dict(budget), "overrides": dict(plan.pilots[pilot])}
+    needs = (*(["prepare"] if (home / "corpora").is_dir() else []), *([init_from] if init_from else []))
+    facts = {"model": model, "budget": dict(budget), "overrides": dict(changes)}
+    facts |= {"pilot": pilot} if pilot else {}
     return Job(model, pretune(*words), partial(read_pretraining, out), "pretrain", needs, facts, 20.0)
 
 
@@ -171,28 +212,22 @@ def scoring(home: Path, model: str, folder: Path, how: Scoring, plan: Plan, need
     """Return the jobs that fine-tune a model on each task with each seed; those of the first seed come first."""
     start = (needs or model,)
     settings = [word for one in how.settings for word in ("--set", one)]
-    jobs, tuned = list[Job](), home / "runs" / f"nli-{model}"
-    on_nli = PAIRS if (home / "nli.tsv").is_file() else ()
-    if set(how.tasks) & set(on_nli):
-        words: list[Any] = ["finetune", folder, home / "nli.tsv", "--text", "sentence1", "--pair", "sentence2"]
-        words += [
-            "--label",
-            "label",
-            "--strategy",
-            "full",
-            "--epochs",
-            plan.nli_epochs,
-            "--no-report",
-            "--num-seeds",
-            1,
-        ]
-        read, facts = partial(read_finetuning, tuned), {"model": model, "task": "nli"}
-        command = pretune(*words, "--out", tuned, *settings)
-        jobs.append(Job(f"nli-{model}", command, read, "finetune", start, facts, fresh=tuned))
+    jobs, starts = list[Job](), dict[str, tuple[Path, tuple[str, ...]]]()
+    for name, one in plan.intermediate.items():
+        tasks = [task for task in one.tasks if task in how.tasks]
+        if not tasks or not (home / one.file).is_file():
+            continue
+        key, tuned = f"{name}-{model}", home / "runs" / f"{name}-{model}"
+        words: list[Any] = ["finetune", folder, home / one.file, "--strategy", "full", "--epochs", one.epochs]
+        words += [word for role, column in one.columns.items() for word in (f"--{role}", column)]
+        words += ["--no-report", "--num-seeds", 1, "--out", tuned, *settings]
+        read, facts = partial(read_finetuning, tuned), {"model": model, "task": name}
+        jobs.append(Job(key, pretune(*words), read, "finetune", start, facts, fresh=tuned))
+        starts |= dict.fromkeys(tasks, (tuned, (key,)))
     for seed in range(how.seeds):
         for task in how.tasks:
-            first = (f"nli-{model}",) if task in on_nli else start
-            jobs.append(score(home, model, tuned if task in on_nli else folder, task, seed, how, plan, first))
+            first, needed = starts.get(task, (folder, start))
+            jobs.append(score(home, model, first, task, seed, how, plan, needed))
     if (home / "tasks" / "STS-B").is_dir():
         jobs.append(script(home, "vectors", model, [folder, home / "tasks"], start, {"task": "vectors"}))
     return jobs

@@ -12,6 +12,7 @@ import argparse
 import csv
 import json
 import lzma
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -24,6 +25,11 @@ PAIRS = {"ru": "en-ru-mix", "de": "tatoeba-en-de", "fr": "tatoeba-en-fr"}
 NLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
 NEAR, MIDDLE = 2, 5  # largest distances in words between subject and verb
 LITTLE_WORDS, ENGLISH, RUSSIAN, KOREAN = 30_000, 2_000, 2_000, 2_000
+SENTENCE_PAIRS, DOCUMENTS = 60_000, 3000  # of each language, for the multilingual stores
+MULTILINGUAL_VOCABULARY, SAMPLED = 16_000, 5  # every fifth text is enough to train a tokenizer
+CLEAN = 3000  # documents
+SENTINELS = 20  # at least one for each span that is removed from 128 tokens
+FOREIGN = {"de": "eltec", "fr": "eltec", "ru": "webdocs", "ko": "webdocs"}
 
 
 def read_texts(file: Path, limit: int | None = None) -> Iterator[str]:
@@ -143,19 +149,22 @@ def parallel(data: Path, out: Path) -> None:
     (out / "parallel").mkdir(parents=True, exist_ok=True)
     for language, folder in PAIRS.items():
         for side in ("en", language):
-            text = (data / "parallel" / folder / f"train.{side}").read_text(encoding="utf-8")
-            (out / f"parallel/en-{language}.{side}.txt").write_text(text, encoding="utf-8")
-            lines = text.splitlines()
+            lines = (data / "parallel" / folder / f"train.{side}").read_text(encoding="utf-8").split("\n")
+            lines = lines[:SENTENCE_PAIRS]
+            (out / f"parallel/en-{language}.{side}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
             texts[side] += ["\n".join(lines[at : at + 20]) for at in range(0, len(lines), 20)]
-    texts["en"] += islice(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz"), 3000)
-    texts["ru"] += islice(read_texts(data / "corpora/ru/webdocs.jsonl.xz"), 3000)
+    texts["en"] += read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", DOCUMENTS)
+    texts["ru"] += read_texts(data / "corpora/ru/webdocs.jsonl.xz", DOCUMENTS)
     for language in ("de", "fr"):
         texts[language] += [text[:100_000] for text in read_texts(data / f"corpora/{language}/eltec.jsonl.xz", 100)]
     folder = out / "multilingual"
     files = {language: folder / f"{language}.jsonl" for language in texts}
     for language, own in texts.items():
         write_texts(files[language], own)
-    train_tokenizer([str(file) for file in files.values()], kind="unigram", vocab_size=32000, out=folder / "tokenizer")
+    sample = [text for own in texts.values() for text in own[::SAMPLED]]
+    write_texts(folder / "for-tokenizer.jsonl", sample)
+    sampled = [str(folder / "for-tokenizer.jsonl")]
+    train_tokenizer(sampled, kind="unigram", vocab_size=MULTILINGUAL_VOCABULARY, out=folder / "tokenizer")
     for language, file in files.items():
         prepare([str(file)], tokenizer=str(folder / "tokenizer"), language=language, out=folder / language)
 
@@ -178,13 +187,48 @@ def text_to_text(data: Path, out: Path) -> None:
     plain = list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", 5000))
     write_texts(folder / "en.jsonl", plain)
     write_texts(folder / "for-tokenizer.jsonl", [*plain, *(" ".join(row) for row in rows[::10])])
-    train_tokenizer([str(folder / "for-tokenizer.jsonl")], kind="unigram", vocab_size=8000, out=folder / "tokenizer")
+    sampled = [str(folder / "for-tokenizer.jsonl")]
+    train_tokenizer(sampled, kind="unigram", vocab_size=8000, extra_ids=SENTINELS, out=folder / "tokenizer")
     prepare([str(folder / "en.jsonl")], tokenizer=str(folder / "tokenizer"), out=folder / "en")
+
+
+def translation(data: Path, out: Path) -> None:
+    """Write the English and German captions of Multi30k as .txt files, one caption per line."""
+    for language in ("en", "de"):
+        for name in ("train", "val"):
+            text = (data / f"parallel/multi30k/{name}.{language}").read_text(encoding="utf-8")
+            file = out / f"multi30k/{name}.{language}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+
+
+def unclean(data: Path, out: Path) -> None:
+    """Write the first documents of an encyclopedia, and the same with as many documents that cleaning would remove.
+
+    A third of these are in other languages, a third are source code, and a third are menus: titles that repeat.
+    """
+    clean = list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", CLEAN))
+    chance = random.Random(0)
+    foreign = [
+        text[at : at + 3000]
+        for language in ("de", "fr", "ru", "ko")
+        for text in read_texts(data / f"corpora/{language}/{FOREIGN[language]}.jsonl.xz", 200)
+        for at in range(0, min(len(text), 60_000), 3000)
+    ]
+    code = [file.read_text(encoding="utf-8", errors="ignore") for file in sorted(Path(os.__file__).parent.glob("*.py"))]
+    code = [text[at : at + 3000] for text in code for at in range(0, len(text), 3000)]
+    titles = [" ".join(text.split()[:3]) for text in clean]
+    menus = ["\n".join(chance.choices(titles[:300], k=60)) for _ in clean]
+    junk = [text for kind in (foreign, code, menus) for text in chance.sample(kind, min(len(kind), CLEAN // 3))]
+    mixed = [*clean, *junk]
+    chance.shuffle(mixed)
+    write_texts(out / "clean.jsonl", clean)
+    write_texts(out / "unclean.jsonl", mixed)
 
 
 PARTS: dict[str, Callable[[Path, Path], None]] = {
     "little": little, "languages": languages, "misspelled": misspelled, "number": number, "xnli": xnli, "parallel": parallel,
-    "text-to-text": text_to_text,
+    "text-to-text": text_to_text, "translation": translation, "unclean": unclean,
 }  # fmt: skip
 
 

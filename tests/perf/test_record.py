@@ -33,7 +33,17 @@ TOY = {
     "proxy": {"tasks": ["cola"], "seeds": 1, "epochs": {"default": 1}},
     "final": {"seconds": 1},
     "scoring": {"tasks": ["cola", "rte"], "seeds": 2, "epochs": {"default": 1}},
-    "nli_epochs": 1,
+    "intermediate": {
+        "nli": {"file": "nli.tsv", "tasks": ["rte"], "epochs": 1, "columns": {"text": "sentence1", "pair": "sentence2", "label": "label"}},
+        "absent": {"file": "absent.tsv", "tasks": ["cola"], "epochs": 1, "columns": {"text": "text", "label": "label"}},
+    },
+    "continued": {
+        "package": {
+            "recipe": {"objective": "mlm", "batch": {"tokens": 128, "max_length": 32}},
+            "budget": {"steps": 2},
+            "scoring": {"tasks": ["cola"], "seeds": 1, "epochs": {"default": 1}},
+        }
+    },
     "student": {
         "preset": {"like": "bert-tiny", "config": {"num_hidden_layers": 1}},
         "budget": {"steps": 2},
@@ -262,6 +272,8 @@ def test_a_toy_record_from_corpus_to_page(perf: Any, tmp_path: Path) -> None:
     assert rows["record"]["pilot"] in ("mlm", "few") and rows["record"]["seconds"] >= 1 and rows["record"]["curve"]
     assert {f"record-{task}-{seed}" for task in ("cola", "rte") for seed in (0, 1)} < rows.keys()
     assert {f"student-{task}-{seed}" for task in ("cola", "rte") for seed in (0, 1)} < rows.keys()
+    assert {"package-cola-0", "export-package"} < rows.keys()
+    assert "nli-record" in rows and "absent-record" not in rows
     call("join", str(out), "record", str(tmp_path / "joined"))
     assert (tmp_path / "joined" / "record" / "config.json").is_file()
     before = (home / "results.jsonl").read_bytes()

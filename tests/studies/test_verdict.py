@@ -101,8 +101,19 @@ EXPECT = {"better": "rtd", "than": "mlm"}
 def test_expectations_are_judged_by_what_is_shown(scores: dict[str, Any], expect: list[Any], verdict: str) -> None:
     results = made_up_results(scores, expect=expect, claim="rtd is better")
     assert results.verdict == verdict
-    answer = "is not decided by this study" if verdict == "undecided" else f"{verdict} here"
-    assert results.headline().startswith(f"“rtd is better” {answer}. The best arm")
+    answer = "is not decided by this study." if verdict == "undecided" else f"{verdict} here"
+    assert results.headline().startswith(f"“rtd is better” {answer}")
+    if verdict == "holds in part":
+        other = "1 does not hold" if expect[1]["by"] == 5.0 else "1 is undecided"
+        assert f"holds in part here (of 2 expectations, 1 holds and {other})." in results.headline()
+
+
+def test_the_headline_names_all_arms_with_the_best_mean_and_those_that_failed() -> None:
+    scores = {"a": [0.7, 0.8, 0.9], "b": [0.9, 0.8, 0.7], "c": [0.1, 0.2, 0.3], "d": [None] * 3}
+    headline = made_up_results(scores, expect=[{"better": "a", "than": "b"}], claim="a is better").headline()
+    assert headline == (
+        "“a is better” is not decided by this study. a and b have the best mean of task.accuracy, 80.0 ± 10.0. d failed."
+    )
 
 
 def test_unequal_costs_are_reported() -> None:

@@ -12,7 +12,8 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.fill import MaskFiller
-from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.predict import predict_texts
 from pretune.models.bundled import bundled_folder
 from pretune.models.loading import load

@@ -309,6 +309,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("generate", {"length_penalty": 0.5}, GENERATE, {**GENERATE, "num_beams": 2}),
     ("generate", {"max_new_tokens": 50}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
     ("generate", {"score": True}, {**GENERATE, "choices": ["a", "b"]}, GENERATE),
+    ("generate", {"draft": "{model}"}, {**GENERATE, "num_beams": 2}, GENERATE),
     ("generate", {"language_pair": "en-ro"}, GENERATE, {**GENERATE, "model": "{mbart}"}),
     ("translate", {"text": "a"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("translate", {"length_penalty": 0.5}, {**PREDICT, "num_beams": 1}, PREDICT),

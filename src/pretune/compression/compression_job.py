@@ -29,6 +29,7 @@ class CompressionJob:
     monitor: Monitoring | None = None
     seed: int = 0
     device: str | None = None
+    compare: bool = True  # the result with the original, by size, speed and quality
 
     @property
     def sections(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 from pretune.compression.compression_job import SECTIONS, CompressionJob
 from pretune.compression.student_initialization import initialize_student, parse_student, student_depth
 from pretune.compression.task_model import TrainedModel, compare_models
-from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.teacher_labels import label_with_teachers, teacher_task
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load
@@ -118,7 +119,18 @@ class DistillationJob(CompressionJob):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result of a distillation job, named like the command-line options."""
-        others = ("teachers", "out", "columns", "budget", *SECTIONS, "device", "baseline", "processes", "executor")
+        others = (
+            "teachers",
+            "out",
+            "columns",
+            "budget",
+            *SECTIONS,
+            "device",
+            "baseline",
+            "compare",
+            "processes",
+            "executor",
+        )
         plain = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in others}
         known = {"teacher": list(self.teachers), **plain, "data": list(self.data), **self.columns}
         known["loss_weights"] = dict(self.loss_weights)
@@ -158,7 +170,8 @@ def distill_task(job: DistillationJob) -> Run:
         models["student without a teacher"] = TrainedModel.load(baseline.out)
     models["student"] = TrainedModel.load(job.out)
     facts = {"teachers": list(job.teachers), "texts": 0 if texts is None else len(texts)}
-    return finish_run(job.out, {**run.results, **facts, **compare_models(models, labeled.dev)})
+    comparison = compare_models(models, labeled.dev) if job.compare else {}
+    return finish_run(job.out, {**run.results, **facts, **comparison})
 
 
 def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
@@ -331,7 +344,7 @@ def distill_language_model(job: DistillationJob) -> Run:
         models["student without a teacher"] = TrainedModel.load(baseline.folder)
         results |= {f"baseline/{key}": value for key, value in baseline.results.items() if key.startswith("dev/")}
     models["student"] = TrainedModel.load(job.out)
-    return finish_run(job.out, {**results, **compare_models(models, None)})
+    return finish_run(job.out, {**results, **(compare_models(models, None) if job.compare else {})})
 
 
 def loss_weights_of(job: DistillationJob, name: str) -> dict[str, float]:

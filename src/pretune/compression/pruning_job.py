@@ -72,4 +72,5 @@ def run_pruning(job: PruningJob) -> Run:
             finetune(job.finetuning(job.model, baseline, before.objective))
             models["trained, not pruned"] = TrainedModel.load(baseline)
         models["pruned and trained"] = TrainedModel.load(job.out)
-    return finish_run(job.out, {"model": job.model, **report, **compare_models(models, dev)})
+    comparison = compare_models(models, dev) if job.compare else {}
+    return finish_run(job.out, {"model": job.model, **report, **comparison})

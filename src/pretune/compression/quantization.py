@@ -48,7 +48,6 @@ class QuantizationJob(CompressionJob):
     bits: int = 8  # of the weights, for method="weight-only"
     epochs: float = 1.0
     ignore_mismatched: bool = False
-    compare: bool = True  # with the original, by size, speed and quality
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that determine the result of a quantization job, named like the command-line options."""

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 
 from pretune.inference.contextual_calibration import calibrate_answers, content_free_rows
-from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig
+from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
 from pretune.inference.generation.stop_strings import stop_condition
 from pretune.inference.generation.text_to_text_answers import (

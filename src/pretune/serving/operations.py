@@ -17,7 +17,7 @@ import numpy as np
 from pretune.inference.ask import load_text_generator
 from pretune.inference.embed import TextEmbedder
 from pretune.inference.fill import MaskFiller
-from pretune.inference.generation.causal_generation import GenerationConfig
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.generation.translate import Translator
 from pretune.inference.neighbors import find_neighbors
 from pretune.inference.predict import Predictor, load_task_model, rows_without_tokens

@@ -60,7 +60,7 @@ def compression_job(run: EvaluationRun, step: CompressionStep) -> DistillationJo
     trains = step.trains(arm.control)
     common: dict[str, Any] = {"out": run.out, "columns": task_columns(task), "seed": run.seed, "device": run.device}
     common |= options
-    common |= {"train": task["train"], "dev": task.get("dev")}
+    common |= {"train": task["train"], "dev": task.get("dev"), "compare": False}  # the study does that itself
     if trains:
         if run.lr is not None:
             common["optimizer"] = replace(common.get("optimizer") or Optimizer(), lr=run.lr)

@@ -1,4 +1,4 @@
-"""Evaluate the model of a run: fine-tune (and compress) it, or measure bits per byte, probes, a suite, or its vocabulary."""
+"""Evaluate the model of a run: fine-tune (and compress) it, or measure bits per byte, probes, a suite, tokens, or translations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from pretune.compression.task_model import TrainedModel
 from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
 from pretune.evaluation.suites.declaration import find_suite
 from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
+from pretune.inference.generation.causal_generation import GenerationConfig
+from pretune.inference.generation.translate import Translator
 from pretune.inference.likelihood import LikelihoodScorer
+from pretune.metrics.generated_text import bleu, chrf
 from pretune.models.loading import load_model
 from pretune.models.name_resolution import find_folder
 from pretune.probing.probes.layer_scores import ProbeSettings
@@ -25,10 +28,12 @@ from pretune.studies.arm_jobs import EvaluationRun, finetuning_job, task_columns
 from pretune.studies.compression_steps import COSTS, compress_model
 from pretune.studies.study_file import Evaluation
 from pretune.text.corpus.documents import read_documents
-from pretune.text.corpus.files import find_files
+from pretune.text.corpus.files import find_files, read_lines
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.jobs.finetuning import finetune, read_task_data
 from pretune.training.run_folder import RECIPE, finished_run
+
+MOST_NEW_TOKENS = 200  # of a translation
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ def evaluate_run(run: EvaluationRun, original: Path | None = None) -> Evaluated:
             return suite_run(run)
         case "vocabulary":
             return count_tokens(evaluation, run.model)
+        case "translation":
+            return score_translations(run)
     raise PretuneError(
         f"{evaluation.name}: latency cannot be measured for a single run, only after all runs; choose another evaluation"
     )
@@ -123,6 +130,26 @@ def count_tokens(evaluation: Evaluation, model: str) -> Evaluated:
     unknown = float((ids == tokenizer.roles["unknown"]).mean()) if "unknown" in tokenizer.roles else 0.0
     metrics = {"tokens_per_word": len(ids) / words, "unknown": unknown, "vocabulary": float(tokenizer.size)}
     return Evaluated(metrics, "tokens_per_word", {}, words)
+
+
+def score_translations(run: EvaluationRun) -> Evaluated:
+    """Return BLEU and chrF of a model's translations of the texts in a file, with one text per line."""
+    settings = run.evaluation.settings
+    limit = settings.get("limit")
+    texts, right = (
+        [line for _, line in islice(read_lines(Path(settings[name])), limit)] for name in ("source", "reference")
+    )
+    if len(texts) != len(right) or not texts:
+        raise PretuneError(
+            f"evaluations.{run.evaluation.name}: there are {len(texts)} texts and {len(right)} references; "
+            "both files need one text per line, in the same order"
+        )
+    decoding = GenerationConfig(MOST_NEW_TOKENS, num_beams=settings.get("num_beams", 1))
+    translator = Translator.load([run.model], run.device)
+    rows = translator.describe(texts, translator.translate(texts, decoding))
+    found = [row["translation"] for row in rows]
+    metrics = {**bleu(right, found).compute(), **chrf(right, found).compute()}
+    return Evaluated(metrics, "bleu", {}, len(texts))
 
 
 def probe_run(run: EvaluationRun) -> Evaluated:

@@ -2,7 +2,7 @@
 
 OUT/study.yaml                  the study
 OUT/sample                      sample data, if the study uses it
-OUT/text/DIGEST                 the tokenizer and token store that runs share
+OUT/text/DIGEST                 the tokenizer and token store that runs share (several studies may share one folder of them)
 OUT/finetuned/DIGEST/seed-N     the fine-tuned models that arms compress, if the budget is for compression
 OUT/runs/ARM/BUDGET/seed-N      the runs
 OUT/runs/ARM/BUDGET/lr-RATE     the trials of the search over the learning rate
@@ -46,7 +46,7 @@ from pretune.studies.study_file import COMPRESSION, Arm, Evaluation, Study, pars
 from pretune.studies.study_run import Outcome, StudyRun, finetune_original, original_folder, read_outcome, run_once
 from pretune.text.corpus.files import find_files
 from pretune.training.jobs.pretraining_data import get_store
-from pretune.training.jobs.pretraining_settings import is_store, split_language
+from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
 from pretune.training.run_folder import finished_run
 
 STUDY, RUNS, TEXT, SAMPLE_FOLDER, LATENCY = "study.yaml", "runs", "text", "sample", "latency.json"
@@ -64,6 +64,7 @@ class StudyExecution:
     devices: int = 1
     retry_failed: bool = False
     keep_models: bool = False
+    text: Path | None = None  # the folder of tokenizers and token stores, which studies can share; None: OUT/text
     stores: dict[str, str] = field(default_factory=dict)  # arm → folder of its token store
     adapting_stores: dict[str, str] = field(default_factory=dict)  # arm → folder of that of the text to adapt to
 
@@ -86,6 +87,29 @@ class StudyExecution:
     def run(self) -> list[Outcome]:
         """Execute all runs that are not finished yet, and return the outcomes of all runs."""
         began = time.monotonic()
+        self.prepare()
+        with ExitStack() as stack:
+            pool = stack.enter_context(device_pool(self.devices)) if self.devices > 1 else None
+            self.finetune_originals(pool)
+            trials = self.trials()
+            rates = self.choose_rates(trials, list(self.do(trials, pool, "trial")))
+            for (name, _), rate in rates.items():
+                log_info(f"{name}: the best learning rate of its search is {rate:g}")
+            outcomes = list(self.do(self.main_runs(rates), pool, "run"))
+        if all(outcome.error for outcome in outcomes):
+            log_info(f"all {len(outcomes)} runs failed; the first error is: {outcomes[0].error}")
+        if self.measures_latency and not (self.out / LATENCY).is_file():
+            self.measure_latency(outcomes)
+        log_info(f"the study took {time.monotonic() - began:.0f} s")
+        return outcomes
+
+    @property
+    def measures_latency(self) -> bool:
+        """Whether the study measures the latency of its models, after all runs."""
+        return any(one.kind == "latency" for one in self.study.evaluations)
+
+    def prepare(self) -> None:
+        """Write the study file and the sample data, check that all files exist, and tokenize the text of all arms."""
         check_same_study(self.out, self.content)
         for run in self.main_runs({}):
             known_outcome(run)  # before anything is written
@@ -95,17 +119,6 @@ class StudyExecution:
             write_sample_data(self.out / SAMPLE_FOLDER)
         self.check_files()
         self.prepare_text()
-        with ExitStack() as stack:
-            pool = stack.enter_context(device_pool(self.devices)) if self.devices > 1 else None
-            self.finetune_originals(pool)
-            rates = self.search_rates(pool)
-            outcomes = list(self.do(self.main_runs(rates), pool, "run"))
-        if all(outcome.error for outcome in outcomes):
-            log_info(f"all {len(outcomes)} runs failed; the first error is: {outcomes[0].error}")
-        if any(one.kind == "latency" for one in self.study.evaluations) and not (self.out / LATENCY).is_file():
-            self.measure_latency(outcomes)
-        log_info(f"the study took {time.monotonic() - began:.0f} s")
-        return outcomes
 
     def check_files(self) -> None:
         """Raise an error if a file of the study is missing, before anything is trained."""
@@ -114,7 +127,7 @@ class StudyExecution:
                 if not is_store(path):
                     find_files(path)
         for evaluation in self.trained:
-            named = [evaluation.settings.get(key) for key in ("train", "dev")]
+            named = [evaluation.settings.get(key) for key in ("train", "dev", "source", "reference")]
             for file in [*named, *evaluation.settings.get("also", {}).values()]:
                 if file is not None and not Path(file).exists():
                     raise PretuneError(f"evaluations.{evaluation.name}: there is no file {file}; check the path")
@@ -133,6 +146,17 @@ class StudyExecution:
 
         `settings` replace those of the arm. The result is None if the arm reads stores, rows, or no text.
         """
+        job = self.store_job(arm, settings)
+        if job is None:
+            return None
+        store = job.out / "store"
+        if not is_store(store):
+            log_info(f"preparing the text of {arm.name}")
+            get_store(job)
+        return str(store)
+
+    def store_job(self, arm: Arm, settings: dict[str, Any]) -> PretrainingJob | None:
+        """Return the job whose text `prepare_store` tokenizes, with the folder of its tokenizer and token store as `out`."""
         if arm.pretrain is None or all(map(is_store, corpus_paths(arm))):
             return None
         job = pretraining_job(arm, run_budget(self.study.unit, self.study.budgets[0]), 0, self.out)
@@ -140,21 +164,11 @@ class StudyExecution:
             return None
         job = replace(job, **settings)
         described = [job.tokenizer, job.data, job.language, job.split_by, job.text_field, job.encoding_errors]
-        folder = self.out / TEXT / json_checksum(described)[:12]
-        store = folder / "store"
-        if not is_store(store):
-            log_info(f"preparing the text of {arm.name}")
-            get_store(replace(job, out=folder))
-        return str(store)
+        return replace(job, out=(self.text or self.out / TEXT) / json_checksum(described)[:12])
 
     def finetune_originals(self, pool: Executor | None) -> None:
         """Fine-tune the models that arms compress, once for each seed, before the arms that share them run."""
-        jobs: dict[Path, tuple[StudyRun, Evaluation]] = {}
-        for run in self.main_runs({}):
-            for evaluation in run.evaluations:
-                folder = original_folder(run, evaluation)
-                if folder is not None and finished_run(folder) is None and known_outcome(run) is None:
-                    jobs.setdefault(folder, (run, evaluation))
+        jobs = self.original_jobs()
         if not jobs:
             return
         log_info(f"fine-tuning {len(jobs)} model{'s' if len(jobs) > 1 else ''} to compress")
@@ -164,6 +178,16 @@ class StudyExecution:
         else:
             for future in [pool.submit(finetune_original, *job) for job in jobs.values()]:
                 future.result()
+
+    def original_jobs(self) -> dict[Path, tuple[StudyRun, Evaluation]]:
+        """Return the arguments of `finetune_original` for each model to compress that is not fine-tuned yet, by folder."""
+        jobs: dict[Path, tuple[StudyRun, Evaluation]] = {}
+        for run in self.main_runs({}):
+            for evaluation in run.evaluations:
+                folder = original_folder(run, evaluation)
+                if folder is not None and finished_run(folder) is None and known_outcome(run) is None:
+                    jobs.setdefault(folder, (run, evaluation))
+        return jobs
 
     def runs_of(self, arm: Arm, budget: float) -> Path:
         """Return the folder that contains the runs of an arm at one of the study's budgets."""
@@ -187,8 +211,8 @@ class StudyExecution:
             **common,
         )
 
-    def search_rates(self, pool: Executor | None) -> dict[tuple[str, float], float]:
-        """Run the learning rate searches of the study; return the best learning rate by name of the arm and budget."""
+    def trials(self) -> list[StudyRun]:
+        """Return the trials of the learning rate searches of the study, each with a share of the budget of its arm."""
         trials = []
         for arm, budget in self.searching():
             assert arm.search is not None
@@ -199,19 +223,27 @@ class StudyExecution:
             for rate in arm.search.rates:
                 run = self.make_run(arm, budget, f"lr-{rate:g}")
                 trials.append(replace(run, lr=rate, **settings))
-        outcomes = list(self.do(trials, pool, "trial"))
+        return trials
+
+    def choose_rates(
+        self, trials: Sequence[StudyRun], outcomes: Sequence[Outcome | None]
+    ) -> dict[tuple[str, float], float]:
+        """Return the best learning rate of each search, by name of the arm and budget, given the outcomes of the trials.
+
+        Trials that failed, or have no outcome yet, are left out.
+        """
         best: dict[tuple[str, float], float] = {}
         for arm, budget in self.searching():
             assert arm.search is not None
             own = [
                 outcome for run, outcome in zip(trials, outcomes, strict=True)
-                if run.arm.name == arm.name and run.folder.parent == self.runs_of(arm, budget) and outcome.error is None
+                if run.arm.name == arm.name and run.folder.parent == self.runs_of(arm, budget)
+                and outcome is not None and outcome.error is None
             ]  # fmt: skip
             if own:
                 chosen = best_outcome(own, arm.search.by)
                 assert chosen.lr is not None
                 best[arm.name, budget] = chosen.lr
-                log_info(f"{arm.name}: the best of {len(arm.search.rates)} learning rates is {chosen.lr:g}")
         return best
 
     def searching(self) -> list[tuple[Arm, float]]:

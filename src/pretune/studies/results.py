@@ -139,6 +139,15 @@ class StudyResults:
         """The verdict on all expectations together; None if the study has no expectations."""
         return overall_verdict(self.judged) if self.judged else None
 
+    def tally(self) -> str:
+        """Return how many of the expectations hold, do not hold, and are undecided, as text."""
+        found = [one.verdict for one in self.judged]
+        counts = {text: found.count(text) for text in ("holds", "does not hold", "undecided") if text in found}
+        plural = {"holds": "hold", "does not hold": "do not hold", "undecided": "are undecided"}
+        single = {**{text: text for text in plural}, "undecided": "is undecided"}
+        parts = [f"{count} {(single if count == 1 else plural)[text]}" for text, count in counts.items()]
+        return f"of {len(found)} expectations, {join(parts)}"
+
     def headline(self) -> str:
         """Return the answer to the question of the study in one or two sentences."""
         if not self.metrics:
@@ -151,8 +160,13 @@ class StudyResults:
         score = mean_and_spread(self.scores(best, metric))
         if self.verdict is not None:
             answer = {"undecided": "is not decided by this study"}.get(self.verdict, f"{self.verdict} here")
+            answer += f" ({self.tally()})" if self.verdict == "holds in part" else ""
             what = f"“{self.study.claim}”" if self.study.claim else "What was expected"
-            return f"{what} {answer}. The best arm on {metric} is {best} with {score}."
+            level = [name for name in ranked if mean(self.scores(name, metric)) == mean(self.scores(best, metric))]
+            have = "has" if len(level) == 1 else "have"
+            missing = [name for name in self.names if name not in ranked]
+            failed = f" {join(missing)} failed." if missing else ""
+            return f"{what} {answer}. {join(level)} {have} the best mean of {metric}, {score}.{failed}"
         beaten = self.beaten(metric, best)
         level = [name for name in ranked[1:] if name not in beaten]
         if not level:

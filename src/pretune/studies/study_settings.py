@@ -216,6 +216,17 @@ class VocabularyKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TranslationKeys:
+    """The allowed keys of an evaluation of the kind `translation`, which compares translations with references."""
+
+    kind: Literal["translation"]
+    source: str  # a file with one text per line
+    reference: str  # a file with the translations of these texts
+    num_beams: int = 1
+    limit: int | None = None  # texts
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatencyKeys:
     """The allowed keys of an evaluation of the kind `latency`, which measures size and latency after the last run."""
 
@@ -272,6 +283,7 @@ EVALUATION_KEYS: dict[str, type[Any]] = {
     "probe": ProbeKeys,
     "suite": SuiteKeys,
     "vocabulary": VocabularyKeys,
+    "translation": TranslationKeys,
     "latency": LatencyKeys,
 }
 

@@ -12,7 +12,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.generation.causal_generation import DecodingSession
+from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network

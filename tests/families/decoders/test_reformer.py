@@ -20,12 +20,8 @@ from torch import Tensor, nn
 
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.generation.causal_generation import (
-    DecodingSession,
-    GenerationConfig,
-    beam_search_texts,
-    generate_texts,
-)
+from pretune.inference.generation.causal_generation import DecodingSession
+from pretune.inference.generation.decoding_loops import GenerationConfig, beam_search_texts, generate_texts
 from pretune.models.adapt_vocabulary import extend_positions, replace_vocabulary
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model

@@ -9,13 +9,9 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.inference.generation.causal_generation import (
-    DecodingSession,
-    GenerationConfig,
-    TextGenerator,
-    beam_search_texts,
-    generate_texts,
-)
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig, beam_search_texts, generate_texts
+from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator
 from pretune.inference.generation.stop_strings import TextStream, truncate_at_stop
 from tests.support.cli import run_command

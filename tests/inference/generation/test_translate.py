@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.inference.generation.causal_generation import GenerationConfig
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.generation.translate import Translator
 from tests.support.cli import run_command
 from tests.support.translation_models import GERMAN, SENTENCES, SIZES, folder, trained

@@ -20,7 +20,8 @@ import torch
 
 import pretune as pt
 from pretune.inference.fill import MaskFiller
-from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+from pretune.inference.generation.causal_generation import TextGenerator
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.predict import Predictor, blank_predictions, rows_without_tokens, texts_as_excerpt
 from pretune.models.length_bucketing import text_batches
 from pretune.models.model import Model

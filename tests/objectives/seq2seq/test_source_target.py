@@ -24,6 +24,7 @@ NAMES = [
     "denoise(rotate=true,mask_rate=0.2,delete_rate=0.2)",
     "mass(mask_replace_prob=1)",
     "mass(mask_replace_prob=1,trim_decoder_input=false)",
+    "prefix_seq2seq",
     "shuffle",
     "shuffle(window=2)",
     "shuffle(unit=sentences)",
@@ -31,7 +32,13 @@ NAMES = [
     "translate(bidirectional=true)",
     "skip_thought",
 ]
-HIDING = ("spans", "mass", "translate", "skip_thought")  # objectives whose target tokens are not in the source
+HIDING = (
+    "spans",
+    "mass",
+    "prefix_seq2seq",
+    "translate",
+    "skip_thought",
+)  # objectives whose target tokens are not in the source
 
 
 def joint(name: str) -> JointObjective:
@@ -203,7 +210,7 @@ def test_target_is_not_in_the_source(name: str) -> None:
 
 
 def test_seq2seq_objectives_cannot_be_joined_with_others() -> None:
-    for name in ("spans", "denoise", "mass", "shuffle", "translate", "skip_thought"):
+    for name in ("spans", "denoise", "mass", "prefix_seq2seq", "shuffle", "translate", "skip_thought"):
         with pytest.raises(PretuneError, match="reads a source and generates a target"):
             parse_objective(f"{name}+lm")
     assert str(parse_objective("0.5*spans|0.5*denoise")) == "0.5*spans|0.5*denoise"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pretune as pt
-from pretune.inference.generation.causal_generation import DecodingSession
+from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.sampling import mask_disallowed
 from pretune.inference.generation.text_to_text_answers import generate_answers
 from pretune.inference.predict import Predictor, load_task_model

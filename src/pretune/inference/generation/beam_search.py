@@ -27,6 +27,40 @@ def candidate_count(width: int, ends: Collection[int]) -> int:
 
 
 @dataclass
+class Candidates:
+    """Continuations of the beams of several searches by one token, (searches, candidates) each, best first."""
+
+    scores: Tensor
+    origins: Tensor  # the beams that they continue
+    tokens: Tensor
+
+    def at(self, places: Tensor) -> Candidates:
+        """Return the candidates at the given places, (searches, n), of each search."""
+        return Candidates(*(part.gather(1, places) for part in (self.scores, self.origins, self.tokens)))
+
+    def stacked(self) -> Tensor:
+        """Return scores, origins and tokens in one tensor, (3, searches, candidates), in which all are exact."""
+        return torch.stack([self.scores.double(), self.origins.double(), self.tokens.double()])
+
+
+def next_beams(log_probabilities: Tensor, scores: Tensor, ends: Tensor) -> tuple[Candidates, Candidates]:
+    """Return the candidates of a step of several beam searches, and the next beams, which are among them.
+
+    `log_probabilities` of the next token are (searches · beams, vocabulary), the `scores` of the beams are (searches,
+    beams), and `ends` has the ids of the end tokens. No value is read on the host.
+    """
+    searches, width = scores.shape
+    count = min(candidate_count(width, range(len(ends))), log_probabilities.shape[1])
+    best, tokens = log_probabilities.topk(count)
+    total = (best.view(searches, width, count) + scores[:, :, None]).flatten(1)
+    found = total.topk(min(candidate_count(width, range(len(ends))), total.shape[1]))
+    candidates = Candidates(found.values, found.indices // count, tokens.view(searches, -1).gather(1, found.indices))
+    is_end = (candidates.tokens[:, :, None] == ends).any(-1)
+    order = is_end.long().sort(stable=True).indices  # those that go on first
+    return candidates, candidates.at(order[:, :width])
+
+
+@dataclass
 class BeamSearch:
     """A beam search for one prompt with `width` beams.
 
@@ -49,11 +83,19 @@ class BeamSearch:
         """
         total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
         found = total.flatten().topk(min(candidate_count(self.width, self.ends), total.numel()))
-        length = len(self.beams[0].ids) + 1
-        origins, beams = list[int](), list[Hypothesis]()
         columns = found.values, found.indices // total.shape[1], tokens.flatten()[found.indices]
-        chosen = zip(*(column.tolist() for column in columns), strict=True)
-        for rank, (score, origin, token) in enumerate(chosen):
+        return self.choose(*(column.tolist() for column in columns))
+
+    def choose(self, scores: Sequence[float], origins: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """Extend the beams by one token, and return, for each new beam, the index of the old beam that it continues.
+
+        The candidates are continuations of all beams, the most likely first: their scores, the beams that they
+        continue, and their last tokens.
+        """
+        length = len(self.beams[0].ids) + 1
+        candidates = list(zip(scores, origins, tokens, strict=True))
+        origins, beams = list[int](), list[Hypothesis]()
+        for rank, (score, origin, token) in enumerate(candidates):
             if score == -torch.inf:
                 break
             ended = token in self.ends

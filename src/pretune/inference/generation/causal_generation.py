@@ -1,4 +1,4 @@
-"""Text generation with causal language models: greedy decoding, sampling, and beam search, with a key-value cache."""
+"""Text generation with causal language models, optionally with a draft model for speculative decoding."""
 
 from __future__ import annotations
 
@@ -6,106 +6,27 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from pretune.inference.generation.beam_search import BeamSearch, Hypothesis, candidate_count
-from pretune.inference.generation.sampling import AllowedTokens, mask_disallowed, penalize_repetition, sample
+from pretune.inference.generation.beam_search import Hypothesis
+from pretune.inference.generation.decoding_loops import GenerationConfig, beam_search_texts, sample_steps
+from pretune.inference.generation.decoding_session import DecodingSession
+from pretune.inference.generation.sampling import AllowedTokens
+from pretune.inference.generation.speculative import PROPOSALS, check_draft, speculative_steps
 from pretune.inference.generation.stop_strings import StopCondition, TextStream, stop_condition, truncate_at_stop
-from pretune.inference.nan_check import check_not_nan
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.models.name_resolution import ModelReference, find_folder
-from pretune.nn.attention.kv_cache import KVCache
-from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
-from pretune.packed import Packed, pack
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.randomness import uniform
 from pretune.text.tokenizers.token_trie import TokenTrie
 
 ROWS = 32, 512  # the most sequences of a batch, on a CPU and on a GPU
 SLOTS = 1 << 15  # cached tokens of all sequences of a batch on a GPU
 FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight matrices
-
-
-@dataclass(frozen=True)
-class GenerationConfig:
-    """The decoding settings: greedy by default; sampling if temperature, top_k, or top_p is set; or beam search."""
-
-    max_new_tokens: int = 50  # the most new tokens
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    seed: int = 0
-    stop: tuple[str, ...] = ()  # stop strings; a text ends before the first of them
-    choices: tuple[str, ...] = ()  # the continuations that are allowed; (): any
-
-    def __post_init__(self) -> None:
-        lowest = {"max_new_tokens": 1, "top_k": 1, "num_beams": 1, "no_repeat_ngram_size": 0}
-        for name, least in lowest.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise PretuneError(f"{name}={value} is too small; give {least} or more")
-        for name in ("temperature", "top_p", "repetition_penalty"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise PretuneError(f"{name}={value:g} is not positive; give a number above 0")
-        if self.top_p is not None and self.top_p > 1:
-            raise PretuneError(f"top_p={self.top_p:g} is not a probability; give a number above 0 and up to 1")
-        for name in ("stop", "choices"):
-            if any(not text.strip(" ") for text in getattr(self, name)):
-                raise PretuneError(
-                    f"{name}: there is an empty text among {', '.join(map(repr, getattr(self, name)))}; leave it out"
-                )
-        if self.num_beams > 1 and self.is_sampling:
-            raise PretuneError(
-                "beam search and sampling cannot be combined; leave out temperature, top_k, and top_p, or num_beams"
-            )
-
-    @property
-    def is_sampling(self) -> bool:
-        """Return whether these decoding settings sample tokens, instead of greedy decoding or beam search."""
-        return (self.temperature, self.top_k, self.top_p) != (None, None, None)
-
-
-class DecodingSession:
-    """A model with a key-value cache that reads sequences step by step and returns next-token logits."""
-
-    def __init__(
-        self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
-    ) -> None:
-        """Create a key-value cache for `sequences` sequences of up to `slots` tokens.
-
-        `source` is the input of the encoder, for encoder-decoders; `head` is the name of the language-model head.
-        """
-        self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
-        self.vocabulary = model.require_tokenizer().target.size  # further rows only pad the vocabulary
-        self.cache: Any = getattr(self.backbone, "cache", KVCache)(sequences, slots)
-
-    def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read further tokens of every sequence, and return the logits of the next token, (sequences, vocabulary).
-
-        `ids` has one or more token ids for each sequence.
-        """
-        tokens = self.backbone.embed.tokens
-        lengths = np.array([len(chunk) for chunk in ids])
-        first = np.cumsum(lengths) - lengths
-        positions = np.arange(lengths.sum()) + np.repeat(self.cache.used - first, lengths)
-        packed = pack(np.concatenate([np.asarray(x) for x in ids]), lengths, positions=positions, pattern=causal)
-        states = self.backbone(*self.source, packed.to(tokens.device), state=self.cache).last
-        last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
-        return check_not_nan(self.head(last, tokens)[:, : self.vocabulary].float())
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Reorder the cache, so that the new sequence i continues the old sequence `rows[i]`."""
-        if list(rows) != list(range(len(self.cache.used))):
-            self.cache.select(np.array(rows, dtype=np.int64))
 
 
 def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
@@ -122,116 +43,26 @@ def batch_rows(slots: Sequence[int], beams: int, device: torch.device) -> Iterat
         order = order[count:]
 
 
-def generate_texts(
-    reader: DecodingSession,
-    prompts: Sequence[list[int]],
-    rows: Sequence[int],
-    limits: Sequence[int],
-    decoding: GenerationConfig,
-    end: set[int],
-    allowed: AllowedTokens | None = None,
-    ended: StopCondition | None = None,
-) -> list[Hypothesis]:
-    """Continue prompts by greedy decoding, sampling or beam search, and return the generated texts.
-
-    `rows` has a number for each prompt that seeds its random draws, so that these do not depend on the batch. `limits`
-    has the maximum number of new tokens for each prompt, and `end` the ids of the tokens that end a text. `allowed` is
-    a function from the tokens generated so far to the tokens that may follow, and `ended` a function that returns
-    whether the tokens generated so far are a finished text.
-    """
-    if decoding.num_beams > 1:
-        return beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
-    *_, texts = sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
-    return texts
-
-
-def sample_steps(
-    reader: DecodingSession,
-    prompts: Sequence[list[int]],
-    rows: Sequence[int],
-    limits: Sequence[int],
-    decoding: GenerationConfig,
-    end: set[int],
-    allowed: AllowedTokens | None = None,
-    ended: StopCondition | None = None,
-) -> Iterator[list[Hypothesis]]:
-    """Continue prompts by greedy decoding or sampling; after each token, yield the continuations so far, one per prompt.
-
-    `rows` has a number for each prompt that seeds its random draws, and `limits` the maximum number of new tokens for
-    each prompt. `generate_texts` explains the other parameters.
-    """
-    texts = [Hypothesis([], 0.0) for _ in prompts]
-    going = list(range(len(prompts)))  # the prompts of the reader's sequences
-    logits = reader.read(prompts)
-    while True:
-        histories = ([*prompts[i], *texts[i].ids] for i in going)
-        logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
-        logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
-        if decoding.is_sampling:
-            places = [len(texts[i].ids) for i in going]
-            chance = uniform(decoding.seed, "generate", np.array([rows[i] for i in going]), np.array(places))
-            chosen = sample(logits, chance, decoding.temperature or 1.0, decoding.top_k, decoding.top_p)
-        else:
-            chosen = logits.argmax(-1).tolist()
-        for i, token in zip(going, chosen, strict=True):
-            last = token in end
-            texts[i].ids += [] if last else [token]
-            texts[i].ended = last or (ended is not None and ended(texts[i].ids))
-        stay = [k for k, i in enumerate(going) if not texts[i].ended and len(texts[i].ids) < limits[i]]
-        going = [going[k] for k in stay]
-        yield texts
-        if not going:
-            return
-        reader.select(stay)
-        logits = reader.read([texts[i].ids[-1:] for i in going])
-
-
-def beam_search_texts(
-    reader: DecodingSession,
-    prompts: Sequence[list[int]],
-    limits: Sequence[int],
-    decoding: GenerationConfig,
-    end: set[int],
-    allowed: AllowedTokens | None = None,
-    ended: StopCondition | None = None,
-) -> list[Hypothesis]:
-    """Continue prompts by beam search, and return the best text of each; the parameters are those of `generate_texts`."""
-    searches = [BeamSearch(decoding.num_beams, limit, decoding.length_penalty, end, ended=ended) for limit in limits]
-    logits = reader.read(prompts)
-    while True:
-        histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
-        scores = logits.log_softmax(-1)
-        scores = penalize_repetition(scores, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
-        scores = mask_disallowed(scores, (beam.ids for search in searches for beam in search.beams), allowed)
-        # Candidates are selected on the model's device, because copying the whole vocabulary to the host is slow.
-        best, tokens = (
-            part.cpu() for part in scores.topk(min(candidate_count(decoding.num_beams, end), scores.shape[1]))
-        )
-        rows: list[int] = []
-        first = 0
-        for search in searches:
-            if count := len(search.beams):
-                part = slice(first, first + count)
-                rows += [first + origin for origin in search.step(best[part], tokens[part])]
-                first += count
-        if not rows:
-            return [search.finished[0] for search in searches]
-        reader.select(rows)
-        logits = reader.read([beam.ids[-1:] for search in searches for beam in search.beams])
-
-
 @dataclass
 class TextGenerator:
     """A causal language model and its tokenizer, ready to generate text."""
 
     model: Model
     device: torch.device
+    draft: Model | None = None  # a smaller model with the same tokenizer, for speculative decoding
 
     @classmethod
     def load(
-        cls, reference: ModelReference, device: str | None = None, ignore_mismatched: bool = False
+        cls,
+        reference: ModelReference,
+        device: str | None = None,
+        ignore_mismatched: bool = False,
+        draft: ModelReference | None = None,
     ) -> TextGenerator:
-        """Load a causal language model and its tokenizer from a run folder or a model folder."""
+        """Load a causal language model and its tokenizer from a run folder or a model folder.
+
+        `draft` is another one, with the same tokenizer, for speculative decoding.
+        """
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
         if family.template.target:
@@ -247,7 +78,15 @@ class TextGenerator:
         model.require_trained("lm", reference, "pretrain it with lm first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
-        return cls(model, chosen)
+        if draft is None:
+            return cls(model, chosen)
+        other = cls.load(draft, device, ignore_mismatched).model
+        if other.require_tokenizer().digest != model.require_tokenizer().digest:
+            raise PretuneError(
+                f"the draft model {draft} has a different tokenizer than {reference}, so it cannot propose tokens for it; choose "
+                "a draft model that was trained with the same tokenizer"
+            )
+        return cls(model, chosen, other)
 
     def encode(self, prompt: str) -> list[int]:
         """Return the token ids of a prompt, preceded by the special tokens with which the model's inputs start.
@@ -289,11 +128,8 @@ class TextGenerator:
         ids = self.encode(prompt)
         before, pieces = tokenizer.decode(ids), TextStream(decoding.stop)
         decoding, allowed, (limit,) = self.plan([ids], decoding)
-        reader = DecodingSession(self.model, 1, len(ids) + limit)
-        steps = sample_steps(
-            reader, [ids], [row], [limit], decoding, self.ends, allowed, stop_condition(decoding.stop, tokenizer)
-        )
-        for (text,) in steps:
+        ended = stop_condition(decoding.stop, tokenizer)
+        for (text,) in self.steps([ids], [row], [limit], decoding, self.ends, allowed, ended):
             whole = text.ended or len(text.ids) == limit
             yield pieces.update(tokenizer.decode([*ids, *text.ids]).removeprefix(before), whole)
         return self.describe(prompt, ids, text, decoding)
@@ -337,17 +173,42 @@ class TextGenerator:
         """Continue each tokenized prompt; a continuation ends before its first token that is in `end`, or at its limit."""
         decoding, allowed, limits = self.plan(prompts, decoding)
         ended = stop_condition(decoding.stop, self.model.require_tokenizer())
-        if self.device.type == "cpu" and min(ROWS[0], len(prompts) * decoding.num_beams) > FEW:
+        times = decoding.num_beams if self.draft is None else PROPOSALS + 1  # rows of matrix products per prompt
+        if self.device.type == "cpu" and min(ROWS[0], len(prompts) * times) > FEW:
             make_column_major(self.model.root)
         texts: dict[int, Hypothesis] = {}
         slots = [len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
         for rows in batch_rows(slots, decoding.num_beams, self.device):
             batch, batch_limits = [prompts[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
-                reader = DecodingSession(self.model, len(rows), slots[rows[0]])
-                found = generate_texts(reader, batch, rows, batch_limits, decoding, end, allowed, ended)
+                *_, found = self.steps(batch, rows, batch_limits, decoding, end, allowed, ended)
             texts |= dict(zip(rows, found, strict=True))
         return [texts[row] for row in range(len(prompts))]
+
+    def steps(
+        self,
+        prompts: Sequence[list[int]],
+        rows: Sequence[int],
+        limits: Sequence[int],
+        decoding: GenerationConfig,
+        end: set[int],
+        allowed: AllowedTokens | None = None,
+        ended: StopCondition | None = None,
+    ) -> Iterator[list[Hypothesis]]:
+        """Continue a batch of prompts; yield the continuations so far after each step, or only at the end for beam search.
+
+        The parameters are those of `generate_texts`.
+        """
+        if self.draft is not None:
+            check_draft(decoding, self.model, self.draft, prompts)
+            yield from speculative_steps((self.model, self.draft), prompts, rows, limits, decoding, end, ended)
+            return
+        slots = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
+        reader = DecodingSession(self.model, len(prompts), slots)
+        if decoding.num_beams > 1:
+            yield beam_search_texts(reader, prompts, limits, decoding, end, allowed, ended)
+        else:
+            yield from sample_steps(reader, prompts, rows, limits, decoding, end, allowed, ended)
 
     def describe(self, prompt: str, ids: list[int], text: Hypothesis, decoding: GenerationConfig) -> dict[str, Any]:
         """Return a dictionary of prompt, text, continuation, number of new tokens, and whether the text is finished."""

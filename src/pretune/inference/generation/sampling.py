@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretune.packed import copy_async
 from pretune.runtime.arrays import Array
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int]]  # the tokens generated so far → those that may follow
@@ -58,14 +59,14 @@ def mask_disallowed(logits: Tensor, written: Iterable[Sequence[int]], allowed: A
 
 def sample(
     logits: Tensor, chance: Array, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
-) -> list[int]:
-    """Return one sampled token id per row of logits, (b, vocabulary).
+) -> Tensor:
+    """Return one sampled token id per row of logits, (b, vocabulary) → (b,).
 
     `chance` has a uniform random number in [0, 1) per row. `top_k` restricts sampling to the k most likely tokens, and
     `top_p` to the smallest set of most likely tokens with at least this total probability (nucleus sampling, Holtzman
     et al., 2020, arXiv:1904.09751).
 
-    >>> sample(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
+    >>> sample(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5])).tolist()
     [1]
     """
     top_k = None if top_k is None or top_k >= logits.shape[1] else top_k
@@ -77,14 +78,46 @@ def sample(
         probabilities = probabilities / probabilities.sum(-1, keepdim=True)
     elif top_p is not None:
         probabilities, tokens = _likeliest(probabilities, top_p)
-    reached = probabilities.cumsum(-1)
     if top_p is not None:
-        reached = (probabilities * (reached - probabilities < top_p)).cumsum(-1)
+        probabilities = probabilities * (probabilities.cumsum(-1) - probabilities < top_p)
+    place = draw(probabilities, chance)
+    return place if tokens is None else tokens.gather(1, place[:, None])[:, 0]
+
+
+def draw(weights: Tensor, chance: Array) -> Tensor:
+    """Return one index per row of nonnegative weights, (b, n) → (b,), sampled in proportion to the weights.
+
+    `chance` has a uniform random number in [0, 1) per row.
+
+    >>> draw(torch.tensor([[1.0, 0.0, 3.0]]), np.array([0.5])).tolist()
+    [2]
+    """
+    reached = weights.cumsum(-1)
     total = reached[:, -1:]
-    drawn = torch.from_numpy(chance).to(total.device)[:, None] * total
+    drawn = copy_async(torch.from_numpy(chance), total.device)[:, None] * total
     place = torch.searchsorted(reached, drawn, right=True)
-    place = place.minimum((reached < total).sum(-1, keepdim=True))  # rounding must not lead past the last token
-    return (place if tokens is None else tokens.gather(1, place))[:, 0].tolist()  # type: ignore[no-any-return]
+    return place.minimum((reached < total).sum(-1, keepdim=True))[:, 0]  # rounding must not lead past the last token
+
+
+def token_probabilities(
+    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """Return the probabilities with which `sample` chooses tokens, given logits: (b, vocabulary) in both.
+
+    >>> token_probabilities(torch.tensor([[0.0, 9.0, 1.0]]), top_k=1).tolist()
+    [[0.0, 1.0, 0.0]]
+    """
+    probabilities = (logits.double() / temperature).softmax(-1)
+    if top_k is not None and top_k < logits.shape[1]:
+        likely, tokens = probabilities.topk(top_k)
+        probabilities = torch.zeros_like(probabilities).scatter(1, tokens, likely)
+        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+    if top_p is not None and top_p < 1:
+        likely, tokens = probabilities.sort(-1, descending=True)
+        likely = likely * (likely.cumsum(-1) - likely < top_p)
+        probabilities = torch.zeros_like(probabilities).scatter(1, tokens, likely)
+        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+    return probabilities
 
 
 def _likeliest(probabilities: Tensor, enough: float) -> tuple[Tensor, Tensor]:

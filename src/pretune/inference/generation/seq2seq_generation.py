@@ -11,12 +11,9 @@ import numpy as np
 import torch
 
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.causal_generation import (
-    DecodingSession,
-    GenerationConfig,
-    check_streamable,
-    sample_steps,
-)
+from pretune.inference.generation.causal_generation import check_streamable
+from pretune.inference.generation.decoding_loops import GenerationConfig, sample_steps
+from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.stop_strings import TextStream, stop_condition, truncate_at_stop
 from pretune.inference.generation.text_to_text_answers import generate_for_sequences, target_frame
 from pretune.models.hf_config import read_config

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, generate_texts
+from pretune.inference.generation.decoding_loops import GenerationConfig, generate_texts
+from pretune.inference.generation.decoding_session import DecodingSession
 from pretune.inference.generation.sampling import AllowedTokens
 from pretune.inference.generation.stop_strings import StopCondition
 from pretune.models.model import Model

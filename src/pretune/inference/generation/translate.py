@@ -13,7 +13,9 @@ from torch import Tensor
 
 from pretune.inference.attention_alignment import WordAlignment, align_words, cross_attention_weights
 from pretune.inference.generation.beam_search import Hypothesis
-from pretune.inference.generation.causal_generation import DecodingSession, GenerationConfig, batch_rows, generate_texts
+from pretune.inference.generation.causal_generation import batch_rows
+from pretune.inference.generation.decoding_loops import GenerationConfig, generate_texts
+from pretune.inference.generation.decoding_session import DecodingSession, Reader
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load_model
 from pretune.models.model import Model
@@ -29,7 +31,7 @@ from pretune.text.tokenizers.template import Template
 SPARE = 10  # a translation may have twice as many tokens as its source, and this many more
 
 
-class EnsembleSession:
+class EnsembleSession(Reader):
     """Several decoding sessions that read the same tokens and average their next-token probabilities."""
 
     def __init__(self, members: Sequence[DecodingSession]) -> None:
@@ -125,7 +127,7 @@ class Translator:
             found |= dict(zip(rows, translations, strict=True))
         return [found[row] for row in range(len(texts))]
 
-    def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
+    def reader(self, sources: Sequence[list[int]], slots: int) -> Reader:
         """Return a decoding session for tokenized sources with room for `slots` tokens per translation.
 
         With several models, it averages their next-token probabilities.

@@ -11,8 +11,9 @@ from torch import Tensor
 from pretune.nn.attention.flex_block_mask import BLOCK
 from pretune.nn.attention.interval_arithmetic import IntervalMask, ValueInterval
 from pretune.nn.attention.multi_head import AttentionContext, head_width_of
-from pretune.nn.attention.patterns import Pattern, PatternColumns, effective_pattern
+from pretune.nn.attention.patterns import Pattern, PatternColumns, RandomBlocks, effective_pattern
 from pretune.nn.attention.scaled_dot_product import attend_self
+from pretune.nn.attention.sparse_layout import LEVELS, random_blocks
 from pretune.nn.initialization import ResidualBranch
 from pretune.nn.linear import Linear
 from pretune.nn.operation_counts import OperationSizes
@@ -20,7 +21,6 @@ from pretune.nn.saved_activations import SavedActivations
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import random_bits
 
-LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits into 32 bits
 MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
 
 
@@ -86,38 +86,14 @@ def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
     return torch.from_numpy((random_bits(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
 
 
-def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
-    """Return the random blocks that a query block attends to in BigBird, one per random number in `numbers`.
-
-    `block` is the index of the query block, `last` the index of the last block of its sequence; all tensors broadcast.
-    The random blocks are a uniform sample without replacement (Floyd's algorithm) from the blocks between the first and
-    the last one that are neither the query block nor its neighbors.
-
-    >>> numbers = [torch.tensor(0), torch.tensor(0)]
-    >>> [int(drawn) for drawn in random_blocks(numbers, torch.tensor(1), torch.tensor(9))]
-    [3, 8]
-    """
-    first = (block - 1).clamp(min=1)  # the window's first and last block, the ends of the sequence excluded
-    final = torch.minimum(block + 1, last - 1)
-    skipped = final - first + 1
-    free = last - 1 - skipped
-    drawn: list[Tensor] = []
-    for count, number in enumerate(numbers):
-        top = (free - len(numbers) + count).clamp(min=0)
-        place = number * (top + 1) // LEVELS
-        for earlier in drawn:
-            place = torch.where(place == earlier, -1, place)
-        drawn.append(torch.where(place < 0, top, place))
-    return [1 + place + torch.where(1 + place >= first, skipped, 0) for place in drawn]
-
-
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
     """Return BigBird's attention pattern for blocks of `size` tokens.
 
     `numbers`, from `random_numbers`, determine the random blocks; patterns with the same `name` are considered equal.
     """
     heads, _, random = numbers.shape
-    short = (5 + 2 * random) * size
+    form = RandomBlocks(numbers, size)
+    short = form.short
 
     def allow(query: PatternColumns, key: PatternColumns) -> Any:
         block, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
@@ -150,4 +126,4 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
             some = some | ((low <= one) & (one <= high)).any(-1)
         return IntervalMask(some, torch.zeros_like(some))
 
-    return Pattern(f"block_sparse({name})", allow, heads=heads)
+    return Pattern(f"block_sparse({name})", allow, heads=heads, form=form)

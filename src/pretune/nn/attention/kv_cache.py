@@ -142,6 +142,10 @@ class KVCache:
         self.next_layer += 1
         return layer.keys.flatten(0, 1), layer.values.flatten(0, 1)
 
+    def truncate(self, used: Array) -> None:
+        """Forget all but the first `used[i]` tokens of each sequence i."""
+        self.target_slots.used = np.minimum(self.used, used)
+
     def select(self, chosen: Array) -> None:
         """Replace sequence i of the cache with sequence `chosen[i]`, to reorder beams or to drop finished sequences."""
         rooms = [self.target_slots] if self.source is None else [self.target_slots, self.source]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.kv_cache import KVCache
-from pretune.nn.attention.patterns import Pattern, effective_pattern, full, global_keys, global_queries
+from pretune.nn.attention.patterns import Pattern, effective_pattern, full
 from pretune.nn.attention.query_key_layout import AttentionLayout, layout_at
-from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_self
+from pretune.nn.attention.scaled_dot_product import KERNEL_HEAD_WIDTHS, ScoreMod, attend, attend_globally, attend_self
 from pretune.nn.attention.score_mods import ScoreModBuilder, ValueTerm
 from pretune.nn.embedding.positional_encoding import RotaryPositions
 from pretune.nn.initialization import InitializationScheme, ResidualBranch
@@ -212,13 +212,16 @@ class GlobalAttention(ResidualBranch, ShowsLogits):
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Apply self-attention to n packed tokens within the sequences of `context.layout`: (n, width) → (n, width)."""
-        chosen = context.layout.queries.columns.get("global")
-        if chosen is None:
-            return self.output(self.mix(self.qkv, x, context, self.pattern))
-        local = self.mix(self.qkv, x, context, self.pattern | global_keys)
-        # Computed for all tokens to keep shapes static; tokens that are not global attend to nothing here.
-        from_global = self.mix(self.global_qkv, x, context, global_queries)
-        return self.output(torch.where(chosen[:, None] > 0, from_global, local))
+        dropout = self.dropout if self.training else 0.0
+        if "global" not in context.layout.queries.columns:
+            qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
+            pattern = effective_pattern(self.pattern, context.pattern)
+            return self.output(attend_self(qkv, context.layout, pattern, dropout=dropout).flatten(1))
+        qkv, global_qkv = (
+            project(x).view(-1, 3, self.heads, self.head_width) for project in (self.qkv, self.global_qkv)
+        )
+        mixed = attend_globally(qkv, global_qkv, context.layout, self.pattern, context.pattern, dropout=dropout)
+        return self.output(mixed.flatten(1))
 
     def logit_inputs(self, x: Tensor, context: AttentionContext) -> LogitInputs | None:
         """Return the queries, keys and pattern that determine the logits; None if the batch has global tokens.
@@ -229,12 +232,6 @@ class GlobalAttention(ResidualBranch, ShowsLogits):
             return None
         q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).unbind(1)
         return LogitInputs(q, k, effective_pattern(self.pattern, context.pattern))
-
-    def mix(self, project: Linear, x: Tensor, context: AttentionContext, pattern: Pattern) -> Tensor:
-        """Apply attention with `project`, the projection of local or of global tokens: (n, width) → (n, heads · d)."""
-        qkv = project(x).view(-1, 3, self.heads, self.head_width)
-        dropout = self.dropout if self.training else 0.0
-        return attend_self(qkv, context.layout, effective_pattern(pattern, context.pattern), dropout=dropout).flatten(1)
 
     def add_operations(self, sizes: OperationSizes) -> None:
         """Add the sizes of this attention layer to `sizes`, from which the FLOPs of a model are computed."""

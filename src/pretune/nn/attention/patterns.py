@@ -29,6 +29,34 @@ PatternRule = Callable[[PatternColumns, PatternColumns], Any]
 
 
 @dataclass(frozen=True)
+class GlobalWindow:
+    """A pattern that is a union of a window, of the columns of global tokens and of their rows, each of which may be absent."""
+
+    reach: tuple[int, int] | None  # of the window, as in `Pattern`
+    keys: bool  # all tokens attend to global tokens
+    queries: bool  # global tokens attend to all tokens
+
+    def __or__(self, other: GlobalWindow) -> GlobalWindow | None:
+        if self.reach is not None and other.reach is not None and self.reach != other.reach:
+            return None  # not a window in general
+        reach = other.reach if self.reach is None else self.reach
+        return GlobalWindow(reach, self.keys or other.keys, self.queries or other.queries)
+
+
+@dataclass(frozen=True)
+class RandomBlocks:
+    """The form of BigBird's pattern: blocks of `size` tokens and the numbers, (heads, blocks, r), of r random blocks each."""
+
+    numbers: Tensor
+    size: int
+
+    @property
+    def short(self) -> int:
+        """Return the largest length of a sequence that uses full attention."""
+        return (5 + 2 * self.numbers.shape[2]) * self.size
+
+
+@dataclass(frozen=True)
 class Pattern:
     """A named attention pattern, whose rule `allow` tells whether a query may attend to a key.
 
@@ -39,6 +67,7 @@ class Pattern:
     allow: PatternRule
     reach: tuple[int, int] | None = None  # -1: unlimited; None: not plain, so the rule must be evaluated
     heads: int = 1  # more than 1: the rule reads the query's column `head`, and heads have different patterns
+    form: GlobalWindow | RandomBlocks | None = None  # what the rule amounts to, if there is a kernel for it
 
     def __and__(self, other: Pattern) -> Pattern:
         if self == full:
@@ -57,7 +86,12 @@ class Pattern:
             return full
         first, second = self.allow, other.allow
         heads = max(self.heads, other.heads)
-        return Pattern(f"{self.name} | {other.name}", lambda q, k: first(q, k) | second(q, k), heads=heads)
+        return Pattern(
+            f"{self.name} | {other.name}",
+            lambda q, k: first(q, k) | second(q, k),
+            heads=heads,
+            form=_union(self, other),
+        )
 
     # Patterns are equal if their names are: every call of `window(3)` builds a new rule.
     def __eq__(self, other: object) -> bool:
@@ -65,6 +99,13 @@ class Pattern:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+def _union(*patterns: Pattern) -> GlobalWindow | None:
+    """Return the form of the union of two patterns if it consists of a window and global tokens, else None."""
+    forms = [p.form if p.reach is None else GlobalWindow(p.reach, False, False) for p in patterns]
+    first, second = forms
+    return first | second if isinstance(first, GlobalWindow) and isinstance(second, GlobalWindow) else None
 
 
 def _shorter(a: int, b: int) -> int:
@@ -103,8 +144,8 @@ def dilated(size: int, step: int) -> Pattern:
 
 
 # Column `global` is 1 for tokens that attend to their whole sequence, which attends to them (Longformer).
-global_keys = Pattern("global keys", lambda query, key: key["global"] > 0)
-global_queries = Pattern("global queries", lambda query, key: query["global"] > 0)
+global_keys = Pattern("global keys", lambda query, key: key["global"] > 0, form=GlobalWindow(None, True, False))
+global_queries = Pattern("global queries", lambda query, key: query["global"] > 0, form=GlobalWindow(None, False, True))
 global_tokens = global_keys | global_queries
 
 

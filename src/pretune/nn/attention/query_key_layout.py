@@ -84,6 +84,23 @@ class TokenColumns:
 
 
 @dataclass
+class StaticKeys:
+    """The keys of a cache with fixed shapes, whose forward passes are recorded: nothing may be read on the host.
+
+    Every query attends at least to its own token.
+    """
+
+    used: Tensor  # (s,) number of tokens of each sequence before the new ones
+    slots: int  # number of slots of each sequence
+    visible: int  # number of slots that are read, from the first one on
+    table: Tensor | None  # (s, slots) the slot of each token, if sequences share slots
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Return the keys or values of the visible tokens if sequences share slots, otherwise those in all slots."""
+        return x if self.table is None else x.index_select(0, self.table[:, : self.visible].flatten())
+
+
+@dataclass
 class AttentionLayout:
     """The packed queries and keys of an attention call: query sequence i attends only to key sequence i."""
 
@@ -91,6 +108,7 @@ class AttentionLayout:
     keys: TokenLayout
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
     stride: int = 1  # distance between the positions of neighboring keys; more than 1 if tokens were pooled
+    static: StaticKeys | None = None  # the keys are those of a cache with fixed shapes
 
 
 @dataclass(kw_only=True)

@@ -1,9 +1,11 @@
-"""The attention function `attend`, which has four implementations with the same result:
+"""The attention function `attend`, which has five implementations with the same result:
 
 - dense: padded scaled-dot-product attention; used on the CPU, and the reference for the others.
 - flash: PyTorch's variable-length kernel, for full, causal and window patterns without a score modification, in half
   precision on CUDA.
 - tiles: a Triton kernel for self-attention in short sequences, with the same limits as flash.
+- sparse: Triton kernels for self-attention with the patterns of Longformer and BigBird, in bf16 on CUDA.
+- decode: a Triton kernel for one query per sequence and a cache with fixed shapes, with the patterns of flash, on CUDA.
 - flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
 
 A query that may attend to no key has the output 0 and no gradient.
@@ -19,7 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.nn.attention.flex_block_mask import block_mask
-from pretune.nn.attention.patterns import Pattern, PatternColumns
+from pretune.nn.attention.patterns import (
+    GlobalWindow,
+    Pattern,
+    PatternColumns,
+    RandomBlocks,
+    effective_pattern,
+    global_keys,
+    global_queries,
+    global_tokens,
+)
 from pretune.nn.attention.query_key_layout import (
     AttentionLayout,
     PaddedGroup,
@@ -28,9 +39,10 @@ from pretune.nn.attention.query_key_layout import (
     as_int32,
     padded_groups,
 )
+from pretune.nn.attention.sparse_layout import find_global_tokens, random_block_table, split_into_blocks
 from pretune.nn.kernels import supports_custom_kernels
 
-Backend = Literal["dense", "flash", "flex", "tiles"]
+Backend = Literal["dense", "flash", "flex", "sparse", "tiles", "decode"]
 # A score modification: (logit, head, query columns, key columns) → logit, where everything broadcasts
 ScoreMod = Callable[[Tensor, Tensor, PatternColumns, PatternColumns], Tensor]
 # A value modification: (weights (b, heads, Lq, Lk), query columns, key columns) → a term of the output, (b, heads, Lq, d)
@@ -38,6 +50,8 @@ ValueMod = Callable[[Tensor, PatternColumns, PatternColumns], Tensor]
 SHORT_KERNEL_MAX_LENGTH = 512  # longest sequences for the Triton kernel
 DENSE_MAX_LENGTH = 1024  # longest sequences for the dense path where shapes vary
 KERNEL_HEAD_WIDTHS = (16, 32, 64, 128)  # head widths that tensor cores support
+KERNEL_BLOCK_SIZES = (16, 32, 64, 128)  # of BigBird's blocks
+DECODE_HEAD_WIDTHS: tuple[int, ...] = (8, 16, 32, 64, 128)  # head widths of the kernel for single queries
 
 
 def attend(
@@ -77,6 +91,11 @@ def attend(
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
             return _flex(q, k, v, layout, pattern, score, scale, stages)
+        case "sparse":
+            qkv = torch.stack([q, k, v], 1)
+            return _sparse(qkv, qkv, layout, pattern, scale)
+        case "decode":
+            return _decode(q, k, v, layout, pattern, scale)
         case "tiles":
             return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
 
@@ -96,23 +115,59 @@ def attend_self(
             backend = "tiles"
     if backend == "tiles":
         return _tiles(qkv, layout, pattern, None)
+    if backend == "sparse":
+        return _sparse(qkv, qkv, layout, pattern, None)
     return attend(q, k, v, layout, pattern, dropout=dropout, backend=backend)
+
+
+def attend_globally(
+    qkv: Tensor,
+    global_qkv: Tensor,
+    layout: AttentionLayout,
+    pattern: Pattern,
+    batch: Pattern | None = None,
+    *,
+    dropout: float = 0.0,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Compute self-attention of n packed tokens, of which global tokens have projections of their own (Longformer).
+
+    Tokens attend to those that `pattern` allows and to the global tokens of their sequence, with queries, keys and
+    values from `qkv`; global tokens attend to all tokens of their sequence, with those from `global_qkv`. The pattern
+    of the batch restricts both. The shapes are (n, 3, heads, d) → (n, heads, d), where d is the head width.
+    """
+    both = effective_pattern(pattern | global_tokens, batch)
+    if backend is None and choose_backend(qkv[:, 0], layout, both, None, dropout) == "sparse":
+        backend = "sparse"
+    if backend == "sparse":
+        return _sparse(qkv, global_qkv, layout, both, None)
+    local = attend_self(qkv, layout, effective_pattern(pattern | global_keys, batch), dropout=dropout, backend=backend)
+    # Computed for all tokens to keep shapes static; tokens that are not global attend to nothing here.
+    from_global = attend_self(
+        global_qkv, layout, effective_pattern(global_queries, batch), dropout=dropout, backend=backend
+    )
+    return torch.where(layout.queries.columns["global"][:, None, None] > 0, from_global, local)
 
 
 def choose_backend(
     q: Tensor, layout: AttentionLayout, pattern: Pattern, score: ScoreMod | None, dropout: float
 ) -> Backend:
-    """Return the fastest implementation that supports an attention call: dense, flash or flex.
+    """Return the fastest implementation that supports an attention call: dense, decode, flash, sparse or flex.
 
-    Only dense supports dropout and key-value caches; flash supports neither score modifications nor fp32. Flex is
-    compiled for each shape, which pays off in training and for long sequences.
+    Only dense supports dropout, and only dense and decode key-value caches; flash and sparse support neither score
+    modifications nor fp32. Flex is compiled for each shape, which pays off in training and for long sequences.
     """
     if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
         return "dense"
+    if layout.static is not None:
+        plain = pattern.reach is not None and score is None and q.shape[-1] in DECODE_HEAD_WIDTHS
+        return "decode" if plain and layout.queries.max_length == 1 else "dense"
     if score is not None and torch.are_deterministic_algorithms_enabled():
         return "dense"  # flex sums the gradients of learned tables in a nondeterministic order
     if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
         return "flash"
+    if score is None and supports_custom_kernels(q) and _has_sparse_kernel(q.shape[-1], layout, pattern):
+        return "sparse"
     sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
     return "dense" if sizes_vary and layout.keys.max_length <= DENSE_MAX_LENGTH else "flex"
 
@@ -143,6 +198,55 @@ def _tiles(qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float 
     left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
     return short_attention(qkv, *layout.queries.bounds, scale, left, right)[0]
+
+
+# -- sparse ---------------------------------------------------------------------------------------------------------
+
+
+def _has_sparse_kernel(width: int, layout: AttentionLayout, pattern: Pattern) -> bool:
+    """Return whether there is a kernel for a pattern in self-attention with heads of this width."""
+    form = pattern.form
+    plain = layout.queries is layout.keys and layout.stride == 1 and width in KERNEL_HEAD_WIDTHS
+    if isinstance(form, RandomBlocks):
+        return plain and form.size in KERNEL_BLOCK_SIZES and form.numbers.shape[2] > 0
+    # Without a window, or if only one side has global tokens, a part of the kernel would have nothing to do.
+    return plain and form is not None and form.reach is not None and form.keys and form.queries
+
+
+def _sparse(qkv: Tensor, global_qkv: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    """Compute self-attention over packed sequences by the Triton kernels for Longformer and BigBird."""
+    side, form = layout.queries, pattern.form
+    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    if isinstance(form, RandomBlocks):
+        from pretune.nn.kernels.block_sparse_attention import block_sparse_attention
+
+        blocks = split_into_blocks(side, form.size)
+        name = ("random blocks", pattern.name)  # every layer has its own
+        if name not in layout.cache:
+            layout.cache[name] = random_block_table(blocks, form)
+        tables = blocks.tiles, blocks.order, layout.cache[name]
+        return block_sparse_attention(qkv, *tables, scale, form.size, form.short, side.max_length)[0]
+    from pretune.nn.kernels.global_attention import global_attention
+    from pretune.nn.kernels.short_attention import UNLIMITED
+
+    assert isinstance(form, GlobalWindow) and form.reach is not None
+    found = find_global_tokens(side)
+    tokens = *side.bounds, found.flags, found.before, found.listed, side.offsets
+    left, right = (UNLIMITED if reach < 0 else reach for reach in form.reach)
+    return global_attention(qkv, global_qkv, *tokens, scale, left, right)[0]
+
+
+# -- decode ---------------------------------------------------------------------------------------------------------
+
+
+def _decode(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, pattern: Pattern, scale: float | None) -> Tensor:
+    """Compute attention of one query per sequence to a cache with fixed shapes by a Triton kernel."""
+    from pretune.nn.kernels.decode_attention import UNLIMITED, decode_attention
+
+    assert pattern.reach is not None and layout.static is not None
+    static, left = layout.static, pattern.reach[0]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return decode_attention(q, k, v, static.used, static.slots, static.table, UNLIMITED if left < 0 else left, scale)
 
 
 # -- flex -----------------------------------------------------------------------------------------------------------
@@ -219,6 +323,8 @@ def _dense(
     """Compute attention on padded groups of sequences, by dense scaled-dot-product attention."""
     padded = padded_groups(layout)
     groups = padded.groups
+    if layout.static is not None:
+        k, v = layout.static.gather(k), layout.static.gather(v)
     if padded.traced and torch.onnx.is_in_onnx_export() and score is None and values is None:
         mask, without_keys = _masks(layout, groups[0], pattern, 0)
         if mask is not None and without_keys is None and pattern.heads == 1:
@@ -231,8 +337,8 @@ def _dense(
     for number, (group, own, keys, vectors) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         mask, without_keys = _masks(layout, group, pattern, number)
         if score is None and values is None:
-            if mask is not None and padded.traced:
-                mask = _additive_mask(layout, mask, pattern, number)
+            if mask is not None and (padded.traced or layout.static is not None):
+                mask = _additive_mask(layout, mask, pattern, number, q.dtype)
             out = F.scaled_dot_product_attention(own, keys, vectors, mask, dropout_p=dropout, scale=scale)
         else:
             out = _with_score(own, keys, vectors, layout, group, mask, score, scale, dropout, values)
@@ -265,7 +371,7 @@ def _graph_attention(
     own = pad(q, group.queries, padded.queries, group.query_stride)
     keys, vectors = (pad(x, group.keys, padded.keys, group.key_stride) for x in (k, v))
     plain = pattern.name == "full"
-    hidden = group.real_keys.int() if plain else _additive_mask(layout, mask, pattern, 0)
+    hidden = group.real_keys.int() if plain else _additive_mask(layout, mask, pattern, 0, torch.float32)
     mixed = GraphAttention.apply(own, keys, vectors, hidden, heads, width**-0.5 if scale is None else scale)  # type: ignore[no-untyped-call]
     rows = mixed.view(-1, heads, width)
     return rows if group.query_stride is not None else rows.index_select(0, padded.queries.inverse)
@@ -360,13 +466,14 @@ def _masks(
     if not (pattern.name == "full" and group.unpadded):
         query, key = _padded_columns(layout, group, pattern.heads)
         mask = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
-        empty = ~mask.any(-1, keepdim=True)
-        mask = mask | empty
-        if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length
-            mask = None
-        # An exported program cannot look at the values, so it always has the second mask.
-        if torch.compiler.is_exporting() or bool((empty & group.real_queries[:, None, :, None]).any()):
-            without_keys = empty.expand(-1, -1, group.queries.shape[1], -1)
+        if layout.static is None:
+            empty = ~mask.any(-1, keepdim=True)
+            mask = mask | empty
+            if layout.keys.used is not None and bool(mask.all()):  # a decoding step of sequences of one length
+                mask = None
+            # An exported program cannot look at the values, so it always has the second mask.
+            if torch.compiler.is_exporting() or bool((empty & group.real_queries[:, None, :, None]).any()):
+                without_keys = empty.expand(-1, -1, group.queries.shape[1], -1)
     if pattern.heads == 1:  # masks per head are large and belong to one layer
         layout.cache[name] = mask, without_keys
     return mask, without_keys
@@ -380,15 +487,17 @@ def attention_mask(layout: AttentionLayout, group: PaddedGroup, pattern: Pattern
     return _masks(layout, group, pattern, number)[0]
 
 
-def _additive_mask(layout: AttentionLayout, mask: Tensor, pattern: Pattern, group_number: int) -> Tensor:
-    """Return a boolean attention mask as numbers to add to the logits: 0 or the lowest number.
+def _additive_mask(
+    layout: AttentionLayout, mask: Tensor, pattern: Pattern, group_number: int, kind: torch.dtype
+) -> Tensor:
+    """Return a boolean attention mask as numbers of the type `kind` to add to the logits: 0 or the lowest number.
 
-    The layout caches the result, so that a traced graph computes it only once.
+    The layout caches the result, so that a traced or recorded graph computes it only once.
     """
     name = ("additive mask", pattern.name, group_number)
     if name in layout.cache:
         return layout.cache[name]  # type: ignore[no-any-return]
-    additive = torch.zeros(()).masked_fill(~mask, torch.finfo(torch.float32).min)
+    additive = torch.zeros((), dtype=kind, device=mask.device).masked_fill(~mask, torch.finfo(kind).min)
     if pattern.heads == 1:
         layout.cache[name] = additive
     return additive

@@ -12,7 +12,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from pretune.inference.generation.causal_generation import GenerationConfig
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.generation.translate import Translator
 from pretune.objectives import Mixture
 from pretune.objectives.seq2seq.translate import Translate

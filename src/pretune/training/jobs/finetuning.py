@@ -54,6 +54,7 @@ from pretune.training.jobs.finetuning_defaults import (
     default_pooling,
     epochs_of_rows,
     finetuning_defaults,
+    read_model_recipe,
 )
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
 from pretune.training.jobs.head_fitting import fit_head
@@ -493,10 +494,10 @@ def starting_model(plan: FinetuningJob, mixture: Mixture, rows: Any = None) -> M
         model.tokenizer = tokenizer
     elif plan.from_scratch:
         model = random_copy(
-            load_model(plan.model, ignore_mismatched=plan.ignore_mismatched, dropout=plan.dropout), plan.seed
+            load_model(plan.model, ignore_mismatched=plan.ignore_mismatched, dropout=dropout_of(plan)), plan.seed
         )
     else:
-        model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, plan.dropout)
+        model = load_model(plan.model, mixture, plan.seed, plan.ignore_mismatched, dropout_of(plan))
         model.report_skipped_heads(plan.model, tasks_only=True)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(f"{plan.model}: an ONNX model cannot be trained; fine-tune the model before export")
@@ -512,6 +513,11 @@ def starting_model(plan: FinetuningJob, mixture: Mixture, rows: Any = None) -> M
     if plan.word_vectors is not None:
         copy_word_vectors(model, read_word_vectors(plan.word_vectors), plan.word_vectors)
     return model
+
+
+def dropout_of(plan: FinetuningJob) -> Mapping[str, float] | None:
+    """Return the dropout probabilities of a fine-tuning job: the user's, or else those of the model's own recipe."""
+    return read_model_recipe(plan.model).dropout if plan.dropout is None else plan.dropout
 
 
 def model_with_special_tokens(model: Model, task: Task, rows: Any) -> Model:

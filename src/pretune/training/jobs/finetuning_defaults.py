@@ -21,7 +21,7 @@ from pretune.objectives import Task
 from pretune.objectives.tasks.classify import Pooling
 from pretune.runtime.errors import PretuneError, quote, suggest
 from pretune.runtime.parsing import validate_schema
-from pretune.runtime.value_ranges import POSITIVE, check_number
+from pretune.runtime.value_ranges import FRACTION_BELOW_1, POSITIVE, check_number
 from pretune.training import recipe_sections
 from pretune.training.jobs.finetuning_strategies import parse_strategy
 
@@ -41,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch": {"max_length": 128},
     "monitor": {"save_every": 0, "log_every": 10},
 }
-RECIPE_KEYS = ("optimizer", "schedule", "batch", "epochs", "pooling")  # of a model's own fine-tuning recipe
+RECIPE_KEYS = ("optimizer", "schedule", "batch", "epochs", "pooling", "dropout")  # of a model's own fine-tuning recipe
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class ModelRecipe:
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     epochs: float | None = None
     pooling: str | None = None
+    dropout: Mapping[str, float] | None = None  # replaces that of pretraining, under the names of config.json
 
 
 def finetuning_defaults(
@@ -185,15 +186,21 @@ def check_model_recipe(content: Mapping[str, Any], where: str) -> ModelRecipe:
                     raise PretuneError(f"{key}.{name} applies only to training on running text; remove it")
             kind(**values)  # checks the numbers
             sections[key] = values
-        epochs, pooling = content.get("epochs"), content.get("pooling")
+        epochs, pooling, dropout = (content.get(key) for key in ("epochs", "pooling", "dropout"))
         if epochs is not None:
             epochs = float(validate_schema(epochs, float, "epochs"))
             check_number("epochs", epochs, POSITIVE)
         if pooling is not None and pooling not in get_args(Pooling):
             raise PretuneError(f"unknown pooling {quote(pooling)}; {suggest(str(pooling), get_args(Pooling))}")
+        if dropout is not None:
+            dropout = {
+                name: float(rate) for name, rate in validate_schema(dropout, dict[str, float], "dropout").items()
+            }
+            for name, rate in dropout.items():
+                check_number(f"dropout.{name}", rate, FRACTION_BELOW_1)
     except PretuneError as error:
         raise PretuneError(f"{where}: {error}") from error
-    return ModelRecipe(sections, epochs, pooling)
+    return ModelRecipe(sections, epochs, pooling, dropout)
 
 
 def strategy_parts(strategy: str) -> Iterable[str]:

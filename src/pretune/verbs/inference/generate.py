@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from pretune.verbs import options as opt
 from pretune.verbs.results import ResultTable
@@ -13,6 +14,11 @@ from pretune.verbs.verb import Options, only, verb
 def samples(o: Options) -> bool:
     """Return whether the command-line options `o` turn sampling on."""
     return (o.temperature, o.top_k, o.top_p) != (None, None, None)
+
+
+def plain_decoding(o: Options) -> bool:
+    """Return whether the command-line options `o` ask for greedy decoding or sampling without any restriction."""
+    return o.num_beams == 1 and not o.choices and o.repetition_penalty == 1.0 and not o.no_repeat_ngram_size
 
 
 def takes_languages(o: Options) -> bool:
@@ -29,6 +35,11 @@ def takes_languages(o: Options) -> bool:
     only("length_penalty", where="to beam search (--num-beams 2 or more)", when=lambda o: o.num_beams > 1),
     only("max_new_tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
     only("score", where="without --choices, among which the texts are", when=lambda o: not o.choices),
+    only(
+        "draft",
+        where="to greedy decoding and sampling, without --choices and repetition penalties",
+        when=plain_decoding,
+    ),
     only("language_pair", where="to models that take language tokens, such as mBART", when=takes_languages),
     common=(
         "prompts",
@@ -59,6 +70,7 @@ def generate(
     no_repeat_ngram_size: int = 0,
     stop: Sequence[str] = (),
     choices: Sequence[str] = (),
+    draft: str | Path | opt.ModelHandle | None = None,
     language_pair: str = "",
     stream: bool = False,
     score: bool = False,
@@ -93,6 +105,9 @@ def generate(
         Stop sequences; the text ends before the first of them.
     choices
         Constrain the output to one of these texts, such as labels.
+    draft
+        Run folder or model folder of a smaller causal language model with the same tokenizer, which proposes tokens for the
+        model to check (speculative decoding); faster, with the same greedy texts and the same distribution of samples.
     language_pair
         Source and target language, as in en-ro, for models with language tokens (mBART).
     stream
@@ -105,7 +120,8 @@ def generate(
     --------
     >>> generate("runs/mine", ["Once upon a time"], temperature=0.8, top_p=0.9, seed=1)[0]["text"]  # doctest: +SKIP
     """
-    from pretune.inference.generation.causal_generation import GenerationConfig, TextGenerator
+    from pretune.inference.generation.causal_generation import TextGenerator
+    from pretune.inference.generation.decoding_loops import GenerationConfig
     from pretune.inference.generation.seq2seq_generation import Seq2SeqGenerator, is_encoder_decoder
     from pretune.metrics.diversity import diversity_metrics, repetition_rate
     from pretune.runtime.errors import PretuneError
@@ -116,12 +132,17 @@ def generate(
         raise PretuneError('there is no prompt; give a prompt, or "" to generate from the beginning')
     given = job_options(GenerationConfig, locals()) | {"stop": tuple(stop), "choices": tuple(choices)}
     how = GenerationConfig(**given)
-    reference = open_reference(model)
+    reference, proposer = open_reference(model), None if draft is None else open_reference(draft)
     writer: TextGenerator | Seq2SeqGenerator
     if is_encoder_decoder(reference):
+        if draft is not None:
+            raise PretuneError(
+                f"{reference}: this model is an encoder-decoder, and draft models work with causal language models only; leave out "
+                "the draft model"
+            )
         writer = Seq2SeqGenerator.load(reference, device, ignore_mismatched, language_pair)
     else:
-        writer = TextGenerator.load(reference, device, ignore_mismatched)
+        writer = TextGenerator.load(reference, device, ignore_mismatched, proposer)
     if stream:
         rows = [stream_text(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
     else:

@@ -74,7 +74,7 @@ def translate(
     >>> translate(["runs/a", "runs/b"], "test.en.txt", references="test.de.txt").facts["bleu"]  # doctest: +SKIP
     """
     from pretune.inference.attention_alignment import MAX_HEAT_MAPS, draw_alignments
-    from pretune.inference.generation.causal_generation import GenerationConfig
+    from pretune.inference.generation.decoding_loops import GenerationConfig
     from pretune.inference.generation.translate import Translator
     from pretune.metrics.translation import translation_metrics
     from pretune.runtime.atomic_io import write_bytes
