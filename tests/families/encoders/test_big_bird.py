@@ -20,9 +20,9 @@ from pretune.families import FAMILIES
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.nn.attention.big_bird import BlockSparseAttention
-from pretune.nn.attention.sparse_layout import random_blocks
 from pretune.nn.attention.multi_head import AttentionContext
 from pretune.nn.attention.query_key_layout import TokenColumns, self_layout
+from pretune.nn.attention.sparse_layout import random_blocks
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 from tests.support.family_configs import BIG_BIRD, BIG_BIRD_FULL_ATTENTION
