@@ -14,7 +14,7 @@ from pretune.compression.task_model import TrainedModel
 from pretune.evaluation.language_modeling import ReadingOptions, evaluate_language
 from pretune.evaluation.suites.declaration import find_suite
 from pretune.evaluation.suites.suite_runner import EvaluationJob, evaluate_suite
-from pretune.inference.generation.causal_generation import GenerationConfig
+from pretune.inference.generation.decoding_loops import GenerationConfig
 from pretune.inference.generation.translate import Translator
 from pretune.inference.likelihood import LikelihoodScorer
 from pretune.metrics.generated_text import bleu, chrf
