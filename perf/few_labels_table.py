@@ -296,7 +296,7 @@ def write_page(lines: Sequence[Line], page: Path) -> None:
         sizes=" or ".join(str(n) for n in sorted({line["n"] for line in lines})),
         draws=f"{draws} times" if (draws := len({line["draw"] for line in lines})) > 1 else "once",
         test_rows=max(line["test_rows"] for line in lines if "test_rows" in line),
-        cores=" or ".join(f"{n} cores" for n in cores),
+        cores=" or ".join(f"{n} core" + "s" * (n > 1) for n in cores),
         capped=f" (SetFit with at most {', '.join(map(str, steps))} steps)" if steps else "",
         machines=" ".join(machines),
         models=" ".join(models),

@@ -79,7 +79,15 @@ FINDINGS = r"""
 - **Replaced tokens do not pay off within these minutes.** With 3.4 times the FLOPs and a wider network, the record is ahead of the 10x256 masked language model
   in the package by about 5 points on CoLA (36.5 after 330 seconds) and 2 on STS-B, and equal on SST-2. The pilot `mlm`, which read a twentieth of the record's
   tokens, already fills in 44.6 % of the masked tokens. The next full run should be a masked language model.
-- The model is **not** put into the package: with 25 labels per class it reaches 64.7 ± 2.1 in the quickstart, the masked language model there 68.7 ± 1.2
+- **The masked language model is not measured in full yet.** Its pilot of 415 seconds, on a GPU that ran tests for a third of the time, has a much lower loss on held-out
+  text than the model in the package after 330 (1.93 and 61.9 % instead of 2.24 and 57.5 %; the texts held out differ), but no better CoLA (35.5 and 36.1 with dropout 0.1 and a
+  learning rate of 2.5e-4). Two longer runs were lost with the machine, one of them after 590 seconds, when its loss was 1.97 at step 8,000, before the learning rate had fallen.
+- **What few labels get from that pilot depends on the contrastive tuning.** With the first draw of the quickstart (25 labels per class, the 200 test messages, two busy
+  x86-64 cores, 2026-11-19), the default search reaches 66.0: it tunes for 32 steps. `--strategy contrastive`, which tunes for 224, reaches 74.5 at a learning rate of 1e-4,
+  80.5 at 5e-4, and 70.0 at 1e-3; the model in the package 69.0 at 5e-4 and 68.0 at 1e-3. One draw, and rates compared on the test messages: a hint, not a result. The next thing to
+  try is more steps for the new model, chosen on training messages. Logistic regression on frozen embeddings is no better than with the model in the package (100 labels, 3 draws, 400 test rows,
+  mean of eight sets 62.1 and 61.6; AG News 78.2 and 74.9, TREC-6 63.4 and 58.7, RTE 51.5 and 49.7, MR 57.5 and 62.0, the others within a point).
+- The model of the record is **not** put into the package: with 25 labels per class it reaches 64.7 ± 2.1 in the quickstart, the masked language model there 68.7 ± 1.2
   (two x86-64 cores, the same three draws, 2026-11-19). Logistic regression on its frozen vectors is worse, too, most of all for sentiment:
 
   | accuracy, % (100 labels, 8 draws; messages: 25 per class, 12 draws) | messages | SST-2 | MR | TREC-6 | AG News | Subj | vectors |
