@@ -106,6 +106,8 @@ def test_strategies_that_train_few_parameters_have_larger_rates(model: Path) -> 
         ({"epochs": 0}, "epochs"),
         ({"epochs": "many"}, "epochs"),
         ({"pooling": "meen"}, "unknown pooling 'meen'; did you mean 'mean'?"),
+        ({"dropout": {"hidden_dropout_prob": 1.5}}, "dropout.hidden_dropout_prob"),
+        ({"dropout": 0.1}, "dropout"),
     ],
 )
 def test_invalid_recipes_are_explained(content: dict[str, Any], message: str, model: Path) -> None:
@@ -139,6 +141,18 @@ def test_recipes_of_presets_and_models_are_carried_on(tmp_path: Path, model: Pat
     run = pt.finetune(add_recipe(model, RECIPE), rows, out=tmp_path / "run", budget=pt.Budget(steps=1))
     assert load(run.folder).finetuning == RECIPE and run.recipe["optimizer"]["lr"] == 2e-3
     assert load(run.folder).options["pooling"] == "mean"
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 0.3), ({"hidden_dropout_prob": 0.2}, 0.2)])
+def test_dropout_of_the_recipe_applies_unless_the_user_sets_it(
+    tmp_path: Path, model: Path, chosen: dict[str, float] | None, expected: float
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in classify_rows(8)))
+    recipe = {**RECIPE, "dropout": {"hidden_dropout_prob": 0.3}}
+    options: dict[str, Any] = {"budget": pt.Budget(steps=1), "dropout": chosen}
+    run = pt.finetune(add_recipe(model, recipe), rows, out=tmp_path / "run", **options)
+    assert json.loads((run.folder / "config.json").read_text())["hidden_dropout_prob"] == expected
 
 
 def test_the_bundled_model_and_its_preset_carry_the_same_recipe() -> None:
