@@ -17,13 +17,13 @@ from pretune.objectives.tasks.regress import Regress
 from pretune.runtime.checksummed_safetensors import write_tensors
 from pretune.text.examples.labeled import LabeledRows
 from pretune.training.jobs.bag_of_words import ChosenBag, choose_bag, fit_bag
-from pretune.training.jobs.linear_models import CrossValidated
+from pretune.training.jobs.linear_models import CrossValidated, Setting
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=30)
 
 
 def chosen(*analyzers: str) -> ChosenBag:
-    return ChosenBag(analyzers, CrossValidated({1.0: 0.25, 10.0: 0.75}, np.empty(0), 0.0))
+    return ChosenBag(analyzers, CrossValidated({Setting(1.0): 0.25, Setting(10.0): 0.75}, np.empty(0), 0.0))
 
 
 @settings(max_examples=30, deadline=None)
