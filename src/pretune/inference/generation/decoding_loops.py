@@ -106,31 +106,31 @@ def sample_steps(
     texts = [Hypothesis([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # the prompts of the reader's sequences
     logits = reader.read(prompts)
-    reader = begin_steps(reader)
-    most_ahead = reader.steps_per_sync if allowed is None and not decoding.penalizes_repetition else 1
+    stepper = begin_steps(reader)
+    most_ahead = stepper.steps_per_sync if allowed is None and not decoding.penalizes_repetition else 1
     while True:
         remaining = max(1, *(limits[i] - len(texts[i].ids) for i in going if not texts[i].ended))
         step = max(len(texts[i].ids) for i in going)
         steps: list[Tensor] = []  # (sequences,) each: the tokens that were chosen since the last look at them
         for ahead in range(min(most_ahead, remaining)):
             if steps:
-                logits = reader.advance(steps[-1])
+                logits = stepper.advance(steps[-1])
             histories = ([*prompts[i], *texts[i].ids] for i in going)
             logits = penalize_repetition(logits, histories, decoding.repetition_penalty, decoding.no_repeat_ngram_size)
             logits = mask_disallowed(logits, (texts[i].ids for i in going), allowed)
             steps.append(choose_tokens(logits, decoding, [rows[i] for i in going], step + ahead))
-        for chosen in reader.to_host(steps):
+        for chosen in stepper.to_host(steps):
             for i, token in zip(going, chosen, strict=True):
                 add_token(texts[i], token, limits[i], end, ended)
             stay = [k for k, i in enumerate(going) if is_unfinished(texts[i], limits[i])]
             yield texts
             if not stay:
-                reader.close()
+                stepper.close()
                 return
-        kept, tokens = reader.keep(stay), steps[-1]
+        kept, tokens = stepper.keep(stay), steps[-1]
         if len(kept) < len(going):
             going, tokens = [going[k] for k in kept], tokens[torch.tensor(kept, device=tokens.device)]
-        logits = reader.advance(tokens)
+        logits = stepper.advance(tokens)
 
 
 def choose_tokens(logits: Tensor, decoding: GenerationConfig, rows: Sequence[int], step: int) -> Tensor:

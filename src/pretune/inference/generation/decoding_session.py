@@ -18,10 +18,32 @@ from pretune.packed import Packed, pack
 from pretune.runtime.arrays import Array
 
 
-class Reader(ABC):
-    """The interface of decoding sessions, with which the decoding loops read tokens."""
+class DecodingSteps(ABC):
+    """The interface with which the decoding loops continue sequences token by token after the prompts have been read."""
 
     steps_per_sync = 1  # number of decoding steps after which the loop copies the chosen tokens to the host
+
+    @abstractmethod
+    def advance(self, tokens: Tensor) -> Tensor:
+        """Read the next token of every sequence, (sequences,), and return logits, (sequences, vocabulary)."""
+
+    @abstractmethod
+    def keep(self, rows: Sequence[int]) -> Sequence[int]:
+        """Drop all sequences but those with the indices `rows`; return the indices of those that are still there.
+
+        A session with fixed shapes drops none.
+        """
+
+    def to_host(self, steps: Sequence[Tensor]) -> list[Any]:
+        """Return tensors of the same shape, one per decoding step, as nested lists on the host."""
+        return torch.stack(list(steps)).tolist()  # type: ignore[no-any-return]
+
+    def close(self) -> None:  # noqa: B027
+        """Release the memory of the session, so that another session can use it."""
+
+
+class Reader(DecodingSteps):
+    """The interface of decoding sessions that read tokens of any number, and whose sequences can be reordered."""
 
     @abstractmethod
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -39,19 +61,9 @@ class Reader(ABC):
         return self.read(tokens[:, None].tolist())
 
     def keep(self, rows: Sequence[int]) -> Sequence[int]:
-        """Drop all sequences but those with the indices `rows`; return the indices of those that are still there.
-
-        A session with fixed shapes drops none.
-        """
+        """Drop all sequences but those with the indices `rows`; return these indices."""
         self.select(rows)
         return rows
-
-    def to_host(self, steps: Sequence[Tensor]) -> list[Any]:
-        """Return tensors of the same shape, one per decoding step, as nested lists on the host."""
-        return torch.stack(list(steps)).tolist()  # type: ignore[no-any-return]
-
-    def close(self) -> None:  # noqa: B027
-        """Release the memory of the session, so that another session can use it."""
 
 
 class DecodingSession(Reader):

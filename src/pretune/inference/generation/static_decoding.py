@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.transformer_stack import TransformerStack
-from pretune.inference.generation.decoding_session import DecodingSession, Reader
+from pretune.inference.generation.decoding_session import DecodingSession, DecodingSteps, Reader
 from pretune.inference.nan_check import NAN_MESSAGE
 from pretune.nn.attention.kv_cache import KVCache
 from pretune.nn.attention.multi_head import SelfAttention, ShowsLogits
@@ -97,10 +97,10 @@ def begin_steps(reader: DecodingSession, beams: int = 1) -> DecodingSession | St
 
 
 @overload
-def begin_steps(reader: Reader, beams: int = 1) -> Reader: ...
+def begin_steps(reader: Reader, beams: int = 1) -> DecodingSteps: ...
 
 
-def begin_steps(reader: Reader, beams: int = 1) -> Reader:
+def begin_steps(reader: Reader, beams: int = 1) -> DecodingSteps:
     """Return the session with which to decode after `reader` has read the prompts: on a GPU, one with static steps.
 
     It has `beams` sequences for each sequence of the reader, which continue it.
@@ -111,7 +111,7 @@ def begin_steps(reader: Reader, beams: int = 1) -> Reader:
     return StaticSession(reader, beams)
 
 
-class StaticSession(Reader):
+class StaticSession(DecodingSteps):
     """A decoding session whose steps have fixed shapes: it drops no sequences, and reads no values on the host."""
 
     steps_per_sync = STEPS_PER_SYNC
@@ -131,10 +131,6 @@ class StaticSession(Reader):
     def cache(self) -> StaticKVCache:
         """The key-value cache of this session."""
         return self.workspace.cache
-
-    def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Read as many tokens of each sequence, and return the logits of the next token, (sequences, vocabulary)."""
-        return self.advance_many(torch.tensor(ids, device=self.device))[:, -1]
 
     def advance(self, tokens: Tensor) -> Tensor:
         """Read the next token of every sequence, (sequences,), and return logits, (sequences, vocabulary)."""
@@ -209,10 +205,6 @@ class StaticSession(Reader):
         """Forget all but the first `used[i]` tokens of each sequence i."""
         self.cache.truncate(used)
         self.longest = int(used.max(initial=0))
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Raise an error, because this session has a fixed number of sequences; see `advance_many` for beams."""
-        raise NotImplementedError("a static session cannot select sequences")
 
     def keep(self, rows: Sequence[int]) -> Sequence[int]:
         """Return the indices of all sequences, because none is dropped."""
