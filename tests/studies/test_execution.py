@@ -17,7 +17,7 @@ import yaml
 
 from pretune import PretuneError
 from pretune.runtime.recipe import write_recipe
-from pretune.studies.execution import StudyExecution, best_outcome, read_latency
+from pretune.studies.execution import StudyExecution, best_outcome, read_latency, read_results
 from pretune.studies.planning import plan_study
 from pretune.studies.results import StudyResults
 from pretune.studies.study_file import parse_study
@@ -32,7 +32,7 @@ def execute(content: dict[str, Any], out: Path, **options: Any) -> StudyResults:
     """Do a study in a folder, and write its report."""
     plan = plan_study(parse_study(content, "x"), "cpu")
     outcomes = StudyExecution(plan, content, out, "cpu", **options).run()
-    results = StudyResults(plan.study, tuple(outcomes), read_latency(out))
+    results = read_results(plan.study, outcomes, out)
     write_study_report(results, out)
     return results
 

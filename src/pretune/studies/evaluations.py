@@ -80,7 +80,7 @@ def evaluate_run(run: EvaluationRun, original: Path | None = None) -> Evaluated:
         case "translation":
             return score_translations(run)
     raise PretuneError(
-        f"{evaluation.name}: latency cannot be measured for a single run, only after all runs; choose another evaluation"
+        f"{evaluation.name}: the {evaluation.kind} is measured after all runs, not for a single one; choose another evaluation"
     )
 
 

@@ -25,7 +25,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.recipe import Values, write_recipe
 from pretune.studies.arm_jobs import pretraining_job
-from pretune.studies.execution import StudyExecution, read_latency
+from pretune.studies.execution import StudyExecution, read_results
 from pretune.studies.planning import plan_study
 from pretune.studies.results import StudyResults
 from pretune.studies.study_file import Arm, parse_study, run_budget
@@ -79,7 +79,7 @@ class SuggestionJob:
             folder = self.out / f"round-{number}"
             plan = plan_study(parse_study(content, f"round {number}"), self.device)
             outcomes = StudyExecution(plan, content, folder, self.device, self.devices).run()
-            results = StudyResults(plan.study, tuple(outcomes), read_latency(folder))
+            results = read_results(plan.study, outcomes, folder)
             write_study_report(results, folder)
             ranked = results.ranking(results.metrics[0]) if results.metrics else []
             if not ranked:

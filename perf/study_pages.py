@@ -1,0 +1,236 @@
+"""Write the results of studies for readers: a page, a table, and a plot of each study, and the verdicts of all of them.
+
+The folder of a study gets summary.md, results.csv, scores.png, and cost.json; verdicts.md has one row for each study, with a proposal for
+the sentence in docs/studies/README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pretune.runtime.parsing import read_json
+from pretune.studies.execution import read_results
+from pretune.studies.results import StudyResults, join
+from pretune.studies.study_file import Study, format_amount
+from pretune.studies.study_report import all_notes, changes, failure_rows, lines_about, markdown_table
+from pretune.studies.study_run import Outcome, read_outcome
+from pretune.studies.verdict import JudgedExpectation, mean_and_spread, sentence
+from pretune.text.corpus.table_writer import table_writer
+from pretune.training.run_folder import environment
+
+WHERE = "where.json"
+SUMMARY, TABLE, PLOT, COST, VERDICTS = "summary.md", "results.csv", "scores.png", "cost.json", "verdicts.md"
+SHORT = {"holds": "holds", "does not hold": "does not hold", "undecided": "is not decided"}
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """The results of a study, with a description of the machine and of the cost."""
+
+    name: str
+    results: StudyResults
+    where: Mapping[str, Any]
+    cost: Mapping[str, Any]
+
+    def verdict(self) -> str:
+        """Return one sentence that says whether the claim holds, and by which numbers."""
+        return verdict_sentence(self.results)
+
+    def render(self) -> str:
+        """Return the page in Markdown."""
+        results, study = self.results, self.results.study
+        seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
+        lines = [f"# {study.question}", "", f"**Verdict: {self.verdict()}**", ""]
+        lines += [f"Claim: {study.claim}", ""] if study.claim else []
+        lines += [study.about, ""] if study.about else []
+        lines += [f"Departures from the source: {study.departures}.", ""] if study.departures else []
+        if study.published:
+            lines += ["## What the source measured", "", f"{study.source}:", ""]
+            lines += [markdown_table([{"": name, "published": value} for name, value in study.published.items()]), ""]
+        elif study.source:
+            lines += [f"Source: {study.source}", ""]
+        lines += ["## What we measured", ""]
+        lines += [f"Mean ± standard deviation over {seeds}. {' '.join(lines_about(results))}", ""]
+        lines += [markdown_table(results.table()), "", f"![scores of all arms, one mark per seed]({PLOT})", ""]
+        if results.judged:
+            lines += ["## What was expected", "", markdown_table([judged_row(one) for one in results.judged]), ""]
+            lines += [f"- {sentence(one.comparison)}" for one in results.judged] + [""]
+        found = [line for metric in results.metrics for line in results.findings(metric)]
+        found += [sentence(one) for one in results.ensemble_gains]
+        told = {sentence(one.comparison) for one in results.judged}
+        if further := [line for line in found if line not in told]:
+            lines += ["## What else the results show", "", *(f"- {line}" for line in further), ""]
+        lines += ["## How to read the numbers", "", *(f"- {line}" for line in all_notes(results)), ""]
+        lines += ["## What differs between the arms", "", markdown_table(changes(study.arms)), ""]
+        if results.failures:
+            lines += ["## Failed runs", "", markdown_table(failure_rows(results)), ""]
+        return "\n".join([*lines, "## Cost", "", self.describe_cost(), ""])
+
+    def describe_cost(self) -> str:
+        """Return what the study cost, and on which machine it ran, as sentences."""
+        cost, where, study = self.cost, self.where, self.results.study
+        budgets = " and ".join(format_amount(study.unit, budget) for budget in study.budgets)
+        minutes = cost["seconds_of_runs"] / 60
+        at_once = f", {cost['runs_at_once']} at a time" if cost["runs_at_once"] > 1 else ""
+        text = f"{cost['runs']} runs of {budgets} of {study.stage} each took {minutes:.1f} minutes in all{at_once}"
+        text += (
+            f", with evaluations but without {cost['trials']} trials of learning rates."
+            if cost["trials"]
+            else ", with evaluations."
+        )
+        versions = f"pretune {where['pretune']}, torch {where['packages'].get('torch', '?')}, Python {where['python']}"
+        commit = f", commit {cost['commit'][:12]}" if cost["commit"] else ""
+        return f"{text} {cost['date']}, {cost['device']}, {versions}{commit}; `python perf/run_studies.py run {self.name}`."
+
+    def row(self) -> dict[str, str]:
+        """Return the row of the study in the table of verdicts."""
+        measured = f"{self.cost['date']}, {self.cost['device']}, {self.results.study.seeds} seeds"
+        return {
+            "study": f"[{self.name}]({self.name}/{SUMMARY})",
+            "verdict": self.results.verdict or "no expectation",
+            "sentence": f"{self.verdict()} ([measured]({self.name}/{SUMMARY}))",
+            "measured": measured,
+        }
+
+
+def verdict_sentence(results: StudyResults) -> str:
+    """Return one sentence that says whether what was expected holds, and by which numbers."""
+    if not results.judged:
+        return results.headline()
+    parts = []
+    for verdict, link in (("holds", ""), ("does not hold", "against it, "), ("undecided", "not decided: ")):
+        own = [clause(one) for one in results.judged if one.verdict == verdict]
+        parts += [link + join(own)] if own else []
+    return f"{results.verdict}: {'; '.join(parts)}."
+
+
+def clause(judged: JudgedExpectation) -> str:
+    """Return a part of a sentence with the numbers of an expectation."""
+    one, expectation = judged.comparison, judged.expectation
+    if not one.seeds:
+        return f"{expectation} (no scores)"
+    ahead, behind = (one.first, one.second) if one.difference >= 0 else (one.second, one.first)
+    scores = {one.first: one.first_scores, one.second: one.second_scores}
+    unit = f" {one.unit}" if one.unit else ""
+    size = (
+        f"{abs(one.difference):.3g}"
+        if one.half_width != one.half_width
+        else f"{abs(one.difference):.3g} ± {one.half_width:.2g}"
+    )
+    metric = (
+        ""
+        if expectation.other_metric is not None
+        else f" on {one.metric.split('.', 1)[0] if '/' not in one.metric else one.metric}"
+    )
+    means = f"{mean_and_spread(scores[ahead])} against {mean_and_spread(scores[behind])}"
+    return f"{ahead} is {size}{unit} ahead of {behind}{metric} ({means})"
+
+
+def judged_row(judged: JudgedExpectation) -> dict[str, str]:
+    """Return an expectation as a row of a table: what was expected, the difference with its interval, and the verdict."""
+    one = judged.comparison
+    low, high = one.interval
+    interval = "unknown" if low != low else f"{low:.3g} to {high:.3g}{f' {one.unit}' if one.unit else ''}"
+    return {
+        "expected": str(judged.expectation),
+        "difference (95 % interval, all expectations together)": interval,
+        "verdict": judged.verdict,
+    }
+
+
+def finished_outcomes(out: Path, pattern: str = "seed-*") -> list[Outcome]:
+    """Return the outcomes of the finished runs of a study, without the trials of its search."""
+    found = (read_outcome(path.parent) for path in sorted(out.glob(f"runs/*/*/{pattern}/outcome.json")))
+    return [outcome for outcome in found if outcome is not None]
+
+
+def complete_seeds(study: Study, outcomes: Sequence[Outcome]) -> int:
+    """Return the number of first seeds for which every arm has an outcome at every budget."""
+    done = {(outcome.arm, outcome.budget, outcome.seed) for outcome in outcomes}
+    wanted = [(arm.name, budget) for arm in study.arms for budget in study.budgets]
+    return next((n for n in range(study.seeds) if any((*one, n) not in done for one in wanted)), study.seeds)
+
+
+def read_page(name: str, study: Study, out: Path) -> StudyPage | None:
+    """Return the results of the complete seeds of the study in the folder `out`; None if there are none."""
+    outcomes = finished_outcomes(out)
+    count = complete_seeds(study, outcomes)
+    if not count:
+        return None
+    order = {arm.name: at for at, arm in enumerate(study.arms)}
+    budgets = set(study.budgets)
+    kept = [one for one in outcomes if one.seed < count and one.arm in order and one.budget in budgets]
+    kept.sort(key=lambda one: (one.budget, one.seed, order[one.arm]))
+    results = read_results(replace(study, seeds=count), kept, out)
+    where = read_json(out / WHERE) if (out / WHERE).is_file() else environment()
+    cost = {
+        "date": where.get("date") or datetime.now(UTC).date().isoformat(),
+        "commit": where.get("revision") or current_commit(),
+        "device": where.get("gpu") or f"{where['machine']} CPU",
+        "runs_at_once": where.get("at_once", 1),
+        "seeds": count,
+        "runs": len(kept),
+        "trials": len(finished_outcomes(out, "lr-*")),
+        "failed_runs": sum(outcome.error is not None for outcome in kept),
+        "seconds_of_runs": round(sum(outcome.seconds for outcome in kept)),
+        "verdict": results.verdict,
+        "headline": results.headline(),
+        "sentence": verdict_sentence(results),
+    }
+    return StudyPage(name, results, where, cost)
+
+
+def write_page(page: StudyPage, folder: Path) -> None:
+    """Write the results of a study to a folder: a page, a table of its runs, a plot, and the cost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with table_writer(folder / TABLE, safe=True) as write:
+        write(page.results.rows())
+    (folder / SUMMARY).write_text(page.render(), encoding="utf-8")
+    if page.results.metrics:
+        draw_scores(page.results, folder / PLOT)
+    (folder / COST).write_text(json.dumps(page.cost, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_verdicts(pages: Sequence[StudyPage], folder: Path) -> None:
+    """Write the table of the verdicts of all studies."""
+    text = "# Verdicts of the studies\n\nProposals for the sentences in the table of claims.\n\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / VERDICTS).write_text(text + markdown_table([page.row() for page in pages]) + "\n", encoding="utf-8")
+
+
+def current_commit() -> str:
+    """Return the commit of this repository, or "" outside of a repository."""
+    words = ["git", "rev-parse", "HEAD"]
+    here = Path(__file__).parent
+    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=here).stdout.strip()
+
+
+def draw_scores(results: StudyResults, file: Path) -> None:
+    """Draw the scores of all arms on each metric: one mark per seed, and a bar at the mean."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names, metrics = results.names, results.metrics
+    figure, axes = plt.subplots(
+        1, len(metrics), figsize=(1.5 + 3.2 * len(metrics), 1.2 + 0.35 * len(names)), squeeze=False
+    )
+    for axis, metric in zip(axes[0], metrics, strict=True):
+        for at, name in enumerate(names):
+            scores = results.scores(name, metric)
+            axis.plot(scores, [at] * len(scores), "o", color="C0", alpha=0.6)
+            if scores:
+                axis.plot([sum(scores) / len(scores)], [at], "|", color="black", markersize=16)
+        axis.set_yticks(range(len(names)), names if axis is axes[0][0] else [])
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_title(metric, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(file, dpi=90)
+    plt.close(figure)
