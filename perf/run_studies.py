@@ -125,15 +125,13 @@ def run(given: argparse.Namespace) -> bool:
             write_where(state.execution.out, where)
             save_outcomes(state.name, state.execution.out, save)
 
-        def write(state: StudyState) -> None:
+        def finish(state: StudyState) -> None:
             keep(state)
-            try_to_write(state, given.results)
-            keep(state)  # the scores of ensembles
             print(f"{state.name}: finished after {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
 
         slow = sum(one.execution.measures_latency and not (one.execution.out / LATENCY).is_file() for one in states)
         deadline = began + 60 * given.minutes
-        schedule = Schedule(states, pool, keep, write)
+        schedule = Schedule(states, pool, keep, finish)
         limit = JOB_SECONDS if where["gpu"] else None
         finished = schedule.run(deadline - slow * LATENCY_SECONDS, limit=limit)
     finally:
@@ -151,6 +149,8 @@ def run(given: argparse.Namespace) -> bool:
     else:
         pages = [page for state in states if (page := try_to_write(state, given.results)) is not None]
         write_verdicts(pages, given.results)
+        for state in states:
+            keep(state)  # the scores of ensembles
     print_failures(schedule.failed, states)
     minutes = (time.monotonic() - began) / 60
     print(f"{'finished' if finished else 'not finished'} after {minutes:.1f} minutes", flush=True)
@@ -162,7 +162,10 @@ def list_states(
 ) -> list[StudyState]:
     """Return the states of the studies that are to run, in their order, with the outcomes that were saved before."""
     order = list(contents)
-    if given.divide == 1 and not given.smoke:
+    if given.smoke:  # those with the slowest runs first
+        found = estimate_all(contents, given.seeds)
+        order = [one.name for one in sorted(found, key=lambda one: -one.host_seconds / one.runs)]
+    elif given.divide == 1:
         order = [one.name for one in in_order(estimate_all(contents, given.seeds), given.at_once)]
     states = []
     for name in order:

@@ -7,6 +7,7 @@ the sentence in docs/studies/README.md.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,13 @@ from pretune.studies.results import StudyResults, join
 from pretune.studies.study_file import Study, format_amount
 from pretune.studies.study_report import all_notes, changes, failure_rows, lines_about, markdown_table
 from pretune.studies.study_run import Outcome, read_outcome
-from pretune.studies.verdict import JudgedExpectation, mean_and_spread, sentence
+from pretune.studies.verdict import NUMBERS, JudgedExpectation, mean_and_spread, number, sentence
 from pretune.text.corpus.table_writer import table_writer
 from pretune.training.run_folder import environment
 
 WHERE = "where.json"
 SUMMARY, TABLE, PLOT, COST, VERDICTS = "summary.md", "results.csv", "scores.png", "cost.json", "verdicts.md"
-SHORT = {"holds": "holds", "does not hold": "does not hold", "undecided": "is not decided"}
+LINKS = {"holds": "", "does not hold": "but ", "undecided": "open: "}  # between the parts of a verdict
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class StudyPage:
         """Return the page in Markdown."""
         results, study = self.results, self.results.study
         seeds = f"{study.seeds} seed{'s' if study.seeds > 1 else ''}"
-        lines = [f"# {study.question}", "", f"**Verdict: {self.verdict()}**", ""]
+        lines = [f"# {study.question}", "", f"**Verdict (a proposal): {self.verdict()}.**", ""]
         lines += [f"Claim: {study.claim}", ""] if study.claim else []
         lines += [study.about, ""] if study.about else []
         lines += [f"Departures from the source: {study.departures}.", ""] if study.departures else []
@@ -104,32 +105,42 @@ def verdict_sentence(results: StudyResults) -> str:
     if not results.judged:
         return results.headline()
     parts = []
-    for verdict, link in (("holds", ""), ("does not hold", "against it, "), ("undecided", "not decided: ")):
+    for verdict, link in LINKS.items():
         own = [clause(one) for one in results.judged if one.verdict == verdict]
-        parts += [link + join(own)] if own else []
-    return f"{results.verdict}: {'; '.join(parts)}."
+        parts += [(link if parts else "") + join(own)] if own else []
+    return f"{results.verdict}: {'; '.join(parts)}"
 
 
 def clause(judged: JudgedExpectation) -> str:
-    """Return a part of a sentence with the numbers of an expectation."""
-    one, expectation = judged.comparison, judged.expectation
+    """Return a part of a sentence that says, with numbers, whether an expectation is met."""
+    one, expected = judged.comparison, judged.expectation
     if not one.seeds:
-        return f"{expectation} (no scores)"
-    ahead, behind = (one.first, one.second) if one.difference >= 0 else (one.second, one.first)
-    scores = {one.first: one.first_scores, one.second: one.second_scores}
+        return f"{expected} (not measured)"
+    scores = {one.first: mean_and_spread(one.first_scores), one.second: mean_and_spread(one.second_scores)}
+    digits = 1 if one.unit else 3
     unit = f" {one.unit}" if one.unit else ""
-    size = (
-        f"{abs(one.difference):.3g}"
-        if one.half_width != one.half_width
-        else f"{abs(one.difference):.3g} ± {one.half_width:.2g}"
-    )
-    metric = (
-        ""
-        if expectation.other_metric is not None
-        else f" on {one.metric.split('.', 1)[0] if '/' not in one.metric else one.metric}"
-    )
-    means = f"{mean_and_spread(scores[ahead])} against {mean_and_spread(scores[behind])}"
-    return f"{ahead} is {size}{unit} ahead of {behind}{metric} ({means})"
+    spread = "" if math.isnan(one.half_width) else f" ± {number(one.half_width, digits)}"
+    size = f"{number(abs(one.difference), digits)}{spread}{unit}"
+    within = expected.other_metric is not None or expected.ensemble
+    where = "" if within else f" on {shorten_metric(one.metric)}"
+    ahead, behind = (one.first, one.second) if one.difference >= 0 else (one.second, one.first)
+    means = f"({scores[ahead]} against {scores[behind]})"
+    if judged.verdict == "undecided":
+        seeds = NUMBERS.get(one.seeds, str(one.seeds))
+        return f"{ahead} is {size} ahead of {behind}{where} {means}, which {seeds} seed{'s' * (one.seeds > 1)} cannot decide"
+    if expected.equal and judged.verdict == "holds":
+        return f"{ahead} and {behind} are within {expected.amount:g}{unit} of each other{where} {means}"
+    only = "only " if judged.verdict == "does not hold" and ahead == one.first and not expected.equal else ""
+    return f"{ahead} is {only}{size} ahead of {behind}{where} {means}"
+
+
+def shorten_metric(metric: str) -> str:
+    """Return the name of an evaluation instead of that of its primary metric.
+
+    >>> shorten_metric("mnli.accuracy"), shorten_metric("xnli.ru/accuracy")
+    ('mnli', 'xnli.ru/accuracy')
+    """
+    return metric if "/" in metric else metric.split(".", 1)[0]
 
 
 def judged_row(judged: JudgedExpectation) -> dict[str, str]:

@@ -58,6 +58,8 @@ def test_arms_get_the_same_tokens_and_a_failed_arm_is_a_row(finished: Finished) 
     assert by_arm["none"].cost == {} and 0 <= by_arm["none"].metrics["word.accuracy"] <= 1
     assert by_arm["broken"].error is not None and "no/such/model" in by_arm["broken"].error
     assert {"step", "flops", "seconds", "tokens", "mlm"} <= by_arm["mlm"].curve[-1].keys()
+    assert sum("dev/mlm" in line for line in by_arm["mlm"].curve) > 1  # evaluations are lines of the log
+    assert 0 < by_arm["lm"].trivial["word"] < 1
     assert read_latency(out).keys() == {"mlm", "lm", "none"}
     assert len(list((out / "text").iterdir())) == 1  # one tokenizer and one store for all arms
 

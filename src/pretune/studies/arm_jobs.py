@@ -83,8 +83,12 @@ def fill_in(monitor: Monitoring | None, defaults: Monitoring | None) -> Monitori
 
 def with_intervals(monitor: Monitoring, steps: int) -> Monitoring:
     """Return monitoring settings in which unset intervals of logging and evaluation suit a run of `steps` steps."""
-    own = replace(monitor, log_every=monitor.log_every or max(1, steps // CURVE_POINTS))
-    return own if own.eval_every is not None else replace(own, eval_every=-(-steps // EVALUATIONS))
+    every = monitor.log_every or max(1, steps // CURVE_POINTS)
+    own = replace(monitor, log_every=every)
+    if own.eval_every is not None:
+        return own
+    # A multiple of the logging interval, because a line of the log has the cost until an evaluation.
+    return replace(own, eval_every=every * -(-steps // (EVALUATIONS * every)))
 
 
 def finetuning_job(run: EvaluationRun) -> FinetuningJob:

@@ -44,6 +44,7 @@ class Evaluated:
     primary: str
     cost: dict[str, float]
     examples: int | None = None  # that the metrics were measured on
+    trivial: float | None = None  # the primary metric of the majority-class baseline
 
 
 def evaluate_run(run: EvaluationRun, original: Path | None = None) -> Evaluated:
@@ -97,7 +98,7 @@ def finetune_arm(run: EvaluationRun) -> Evaluated:
     cost = {name: float(trained.results[name]) for name in COSTS if name in trained.results}
     if (further := run.evaluation.settings.get("also")) and not run.arm.compress:
         metrics |= score_files(run.out, further, columns_of(run))
-    return Evaluated(metrics, material.primary_metric, cost, len(material.dev))
+    return Evaluated(metrics, material.primary_metric, cost, len(material.dev), material.baseline_score())
 
 
 def columns_of(run: EvaluationRun) -> dict[str, str]:

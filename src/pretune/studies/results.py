@@ -207,7 +207,7 @@ class StudyResults:
             )
         if beaten:
             return f"{best} has the highest score on {metric}, {score}, and beats {join(beaten)}; {join(level)} may be as good."
-        return f"No arm is shown to be the best on {metric}: {best} has the best score, {score}, but {join(level)} may be as good."
+        return f"None of the recipes is shown to be the best on {metric}: {best} has the best score, {score}, but {join(level)} may be as good."
 
     def table(self, budget: float | None = None) -> list[dict[str, Any]]:
         """Return a table with one row per arm: scores with their spread, measured costs, and number of failed runs."""
@@ -289,6 +289,15 @@ class StudyResults:
         return (
             ranked[0] if len(ranked) > 1 and len(self.beaten(self.metrics[0], ranked[0])) == len(ranked) - 1 else None
         )
+
+    def trivial_scores(self) -> dict[str, float]:
+        """Return the scores of the majority-class baseline by metric, scaled for display, where there are such scores."""
+        found = {}
+        for metric in self.metrics:
+            own = [x.trivial[name] for x in self.outcomes if (name := metric.split(".")[0]) in x.trivial]
+            if own and mean(own) > 0:
+                found[metric] = self.factor(metric) * mean(own)
+        return found
 
     def examples(self) -> int | None:
         """Return the number of examples on which the first metric is measured, or None if it differs between runs."""

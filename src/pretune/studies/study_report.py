@@ -10,7 +10,7 @@ from typing import Any
 
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.html_report import paragraph, render_page, render_table, section
-from pretune.studies.results import StudyResults
+from pretune.studies.results import StudyResults, join
 from pretune.studies.study_figures import curve_terms, draw_all_scores, draw_budgets, draw_curves, draw_pareto
 from pretune.studies.study_file import Arm, format_amount
 from pretune.studies.verdict import mean_and_spread, notes, sentence
@@ -124,6 +124,11 @@ def failure_rows(results: StudyResults) -> list[dict[str, Any]]:
 def all_notes(results: StudyResults) -> list[str]:
     """Return the notes and warnings that a reader needs to interpret the numbers, one sentence each."""
     found = notes(results.study.seeds, len(results.planned), results.examples())
+    if trivial := results.trivial_scores():
+        scores = join([f"{score:.1f} on {metric}" for metric, score in trivial.items()])
+        found.append(
+            f"A model that always predicts the most frequent label of the training examples would score {scores}."
+        )
     if warning := results.unequal_costs():
         found.insert(0, f"Warning: {warning}.")
     if results.failures:

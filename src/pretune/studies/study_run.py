@@ -98,6 +98,9 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
     primary: dict[str, str] = field(default_factory=dict)  # by evaluation
     examples: dict[str, int] = field(default_factory=dict)  # by evaluation
+    trivial: dict[str, float] = field(
+        default_factory=dict
+    )  # primary metric of the majority-class baseline, by evaluation
     cost: dict[str, float] = field(default_factory=dict)  # of the training that the budget is for
     seconds: float = 0.0  # of the whole run, with evaluations
     parameters: int | None = None
@@ -174,6 +177,7 @@ def train_and_evaluate(run: StudyRun, start: Outcome) -> Outcome:
             metrics=outcome.metrics | metrics,
             primary=outcome.primary | {evaluation.name: found.primary},
             examples=outcome.examples | ({} if found.examples is None else {evaluation.name: found.examples}),
+            trivial=outcome.trivial | ({} if found.trivial is None else {evaluation.name: found.trivial}),
         )
         if budget is not None and evaluation.kind == "task":
             curve = outcome.curve or (training_curve(Run(folder)) if run.originals is None else [])

@@ -40,6 +40,7 @@ ENOUGH_SECONDS = 600.0  # budget below which only tiny new models are tried
 FINAL_SEEDS = 2  # of the last round; the others have one
 TRAINING_SHARE = 0.6  # of the budget for pretraining; the rest is for the evaluations
 FULL_RUN = 10  # times the budget of all pilots
+FEW_STEPS = 50  # of a pilot, below which it says next to nothing
 ENGLISH = "en"
 
 
@@ -215,6 +216,12 @@ class Suggestion:
             found.append(
                 f"The recipe of the full run trains {FULL_RUN} times as long as all pilots together ({FULL_RUN * self.job.seconds / 60:,.0f} minutes); "
                 "change that in the file, under budget."
+            )
+        steps = [x.cost["step"] for results in self.rounds for x in results.outcomes if "step" in x.cost]
+        if steps and min(steps) < FEW_STEPS:
+            found.append(
+                f"Warning: the shortest pilot had only {min(steps):.0f} training step{'s' if min(steps) > 1 else ''}, too few to compare "
+                f"recipes; give a larger --budget than {self.job.seconds:.0f}s."
             )
         found.append("A pilot is short: what leads early does not always lead in the end.")
         return found
