@@ -53,7 +53,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import read_json
 from pretune.studies.ensembles import ENSEMBLES
 from pretune.studies.execution import LATENCY, STUDY, StudyExecution, check_same_study, known_outcome
-from pretune.studies.study_file import parse_study
+from pretune.studies.study_file import parse_budgets, parse_study
 from pretune.studies.study_run import TRACEBACK, read_outcome
 
 STUDIES = Path(__file__).resolve().parents[1] / "docs" / "studies"
@@ -67,10 +67,14 @@ FAILED = 1  # exit code of a smoke test in which something failed
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 
 
-def read_contents(names: Sequence[str], seeds: int | None) -> dict[str, dict[str, Any]]:
-    """Return the contents of study files by name, with another number of seeds."""
+def read_contents(names: Sequence[str], seeds: int | None, scale: float = 1.0) -> dict[str, dict[str, Any]]:
+    """Return the contents of study files by name, with another number of seeds, and budgets multiplied by a number."""
     chosen = names or sorted(file.stem for file in STUDIES.glob("*.yaml"))
-    return {name: read_study_content(STUDIES / f"{name}.yaml", seeds) for name in chosen}
+    contents = {name: read_study_content(STUDIES / f"{name}.yaml", seeds) for name in chosen}
+    for content in contents.values() if scale != 1 else ():
+        unit, amounts = parse_budgets(content["budget"], "study")
+        content["budget"] = {unit: [scale * amount for amount in amounts]}
+    return contents
 
 
 def read_saved(file: Path) -> dict[str, str]:
@@ -114,7 +118,7 @@ def restore_outcomes(name: str, out: Path, file: Path) -> None:
 def run(given: argparse.Namespace) -> bool:
     """Run the studies that were asked for until the deadline; return whether all of them are finished without a failure."""
     began = time.monotonic()
-    contents = read_contents(given.names, given.more_seeds)
+    contents = read_contents(given.names, given.more_seeds, given.scale)
     save, shared = given.save or given.out / OUTCOMES, given.shared or given.out
     states = list_states(given, contents, save, shared / TEXT)
     pool, where, variables = start_workers(given, shared / CACHE)
@@ -296,7 +300,7 @@ def estimate_all(contents: Mapping[str, dict[str, Any]], seeds: int) -> list[Est
 
 def list_estimates(given: argparse.Namespace) -> None:
     """Print the estimated costs of studies, in the order in which they run."""
-    found = in_order(estimate_all(read_contents(given.names, None), given.seeds), given.at_once)
+    found = in_order(estimate_all(read_contents(given.names, None, given.scale), given.seeds), given.at_once)
     print(HEADER)
     print("\n".join(one.row(given.at_once) for one in found))
     sums = [sum(getattr(one, name) for one in found) for name in ("runs", "trials")]
@@ -310,7 +314,7 @@ def list_estimates(given: argparse.Namespace) -> None:
 def write_all_results(given: argparse.Namespace) -> None:
     """Write the results of the outcomes in a file or folder."""
     save, pages = given.save or given.out / OUTCOMES, list[StudyPage]()
-    for name, content in read_contents(given.names, None).items():
+    for name, content in read_contents(given.names, None, given.scale).items():
         out = given.out / name
         restore_outcomes(name, out, save)
         study = parse_study(toy_content(content, given.divide) if given.divide != 1 else content, name)
@@ -341,6 +345,7 @@ def start(given: argparse.Namespace) -> None:
     words += ["--seeds", str(given.seeds), "--out", str(out), "--results", str(results), "--shared", str(shared)]
     words += ["--more-seeds", str(given.more_seeds)] if given.more_seeds is not None else []
     words += ["--divide", str(given.divide)] if given.divide != 1 else []
+    words += ["--scale", str(given.scale)] if given.scale != 1 else []
     words += ["--device", given.device] if given.device is not None else []
     words += ["--commit", given.commit] if given.commit else []
     words += [*([] if given.mps else ["--no-mps"]), *(["--retry-failed"] if given.retry_failed else [])]
@@ -406,6 +411,8 @@ def arguments() -> argparse.ArgumentParser:
         if verb in ("list", "run", "start"):
             found.add_argument("--at-once", **shared)  # type: ignore[arg-type]
             found.add_argument("--seeds", type=int, default=3, help="of every study, before any gets more")
+        if verb in ("list", "run", "results", "start"):
+            found.add_argument("--scale", type=float, default=1.0, help="multiply all budgets, for another machine")
         if verb in ("run", "start"):
             found.add_argument("--minutes", type=float, default=16.0)
             found.add_argument("--smoke", action="store_true", help="execute everything once with few steps, as a test")

@@ -62,10 +62,7 @@ class StudyPage:
         if results.judged:
             lines += ["## What was expected", "", markdown_table([judged_row(one) for one in results.judged]), ""]
             lines += [f"- {sentence(one.comparison)}" for one in results.judged] + [""]
-        found = [line for metric in results.metrics for line in results.findings(metric)]
-        found += [sentence(one) for one in results.ensemble_gains]
-        told = {sentence(one.comparison) for one in results.judged}
-        if further := [line for line in found if line not in told]:
+        if further := further_findings(results):
             lines += ["## What else the results show", "", *(f"- {line}" for line in further), ""]
         lines += ["## How to read the numbers", "", *(f"- {line}" for line in all_notes(results)), ""]
         lines += ["## What differs between the arms", "", markdown_table(changes(study.arms)), ""]
@@ -100,11 +97,24 @@ class StudyPage:
         }
 
 
+def further_findings(results: StudyResults) -> list[str]:
+    """Return sentences about the comparisons that no expectation is about."""
+    told = {(frozenset((one.comparison.first, one.comparison.second)), one.comparison.metric) for one in results.judged}
+    found = []
+    for metric in results.metrics:
+        for budget in results.study.budgets:
+            for one in results.comparisons(metric, budget):
+                if budget != results.budget or (frozenset((one.first, one.second)), metric) not in told:
+                    found.append(sentence(one, format_amount(results.study.unit, budget)))
+    gains = [one for one in results.ensemble_gains if (frozenset((one.first, one.second)), one.metric) not in told]
+    return found + [sentence(one) for one in gains]
+
+
 def verdict_sentence(results: StudyResults) -> str:
     """Return one sentence that says whether what was expected holds, and by which numbers."""
     if not results.judged:
-        return results.headline()
-    parts = []
+        return results.headline().rstrip(".")
+    parts = list[str]()
     for verdict, link in LINKS.items():
         own = [clause(one) for one in results.judged if one.verdict == verdict]
         parts += [(link if parts else "") + join(own)] if own else []

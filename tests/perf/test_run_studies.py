@@ -20,7 +20,7 @@ from pretune.runtime.recipe import write_recipe
 from pretune.studies.study_run import Outcome
 from pretune.text.store.store import Store
 from tests.support.paths import ROOT
-from tests.support.studies import study_content
+from tests.support.studies import made_up_results, study_content
 
 MODULES = (
     "run_studies",
@@ -252,6 +252,12 @@ def test_smoke_content_executes_every_arm_with_few_steps_of_the_same_size(script
     assert set(found["evaluations"]) == {"word"} and found["evaluations"]["word"]["budget"]["steps"] > 3
 
 
+def test_budgets_are_scaled(script: Any, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "tiny.yaml").write_text(write_recipe(study_content(budget={"tokens": [640, 1280]})))
+    assert script.read_contents([], 3, 0.5)["tiny"]["budget"] == {"tokens": [320.0, 640.0]}
+
+
 def test_projection_multiplies_the_speed_of_the_smoke_test(script: Any) -> None:
     smoke = import_module("study_smoke")
     content = study_content(budget={"tokens": 6400})  # 100 steps of 64 tokens
@@ -299,6 +305,64 @@ def test_a_worker_without_a_result_is_replaced(script: Any, tmp_path: Path) -> N
         assert pool.idle
     finally:
         pool.close()
+
+
+def test_verdicts_are_sentences_with_numbers(script: Any) -> None:
+    pages = import_module("study_pages")
+    scores = {"rtd": [0.71, 0.714, 0.712], "mlm": [0.69, 0.692, 0.691], "lm": [0.6, 0.7, 0.65], "broken": [None] * 3}
+    found = {}
+    for name, expected in {
+        "holds": {"better": "rtd", "than": "mlm"},
+        "reversed": {"better": "mlm", "than": "rtd"},
+        "less": {"better": "rtd", "than": "mlm", "by": 10},
+        "equal": {"equal": ["rtd", "mlm"], "within": 5},
+        "open": {"better": "mlm", "than": "lm"},
+        "missing": {"better": "rtd", "than": "broken"},
+    }.items():
+        found[name] = pages.verdict_sentence(made_up_results(scores, "glue.accuracy", expect=[expected]))
+    assert found["holds"] == "holds: rtd is 2.1 ± 0.4 points ahead of mlm on glue (71.2 ± 0.2 against 69.1 ± 0.1)"
+    assert (
+        found["reversed"]
+        == "does not hold: rtd is 2.1 ± 0.4 points ahead of mlm on glue (71.2 ± 0.2 against 69.1 ± 0.1)"
+    )
+    assert found["less"].startswith("does not hold: rtd is only 2.1 ± 0.4 points ahead of mlm")
+    assert found["equal"].startswith("holds: rtd and mlm are within 5 points of each other on glue")
+    assert found["open"].startswith("undecided: mlm is 4.1 ± ") and found["open"].endswith(
+        "which three seeds cannot decide"
+    )
+    assert found["missing"] == "undecided: rtd beats broken on glue (not measured)"
+    both = made_up_results(scores, expect=[{"better": "rtd", "than": "mlm"}, {"better": "mlm", "than": "lm"}])
+    assert pages.verdict_sentence(both).startswith(
+        "holds in part: rtd is 2.1"
+    ) and "; open: mlm is" in pages.verdict_sentence(both)
+
+
+def test_a_page_has_the_numbers_of_the_source_and_ours(script: Any, tmp_path: Path) -> None:
+    pages = import_module("study_pages")
+    scores = {"rtd": [0.71, 0.714, 0.712], "mlm": [0.69, 0.692, 0.691]}
+    more = {"claim": "RTD is better.", "source": "Someone, 2020", "published": {"rtd": 79.9, "mlm": 75.1}}
+    results = made_up_results(scores, expect=[{"better": "rtd", "than": "mlm"}], **more)
+    where = {"pretune": "1", "packages": {"torch": "2"}, "python": "3", "machine": "x", "gpu": None}
+    cost = {
+        "date": "2026-11-19",
+        "commit": "abcdef",
+        "device": "a GPU",
+        "runs": 6,
+        "trials": 2,
+        "runs_at_once": 14,
+        "seconds_of_runs": 600,
+    }
+    page = pages.StudyPage("tiny", results, where, cost)
+    pages.write_page(page, tmp_path / "tiny")
+    text = (tmp_path / "tiny" / "summary.md").read_text()
+    for part in (
+        "**Verdict (a proposal): holds: rtd is 2.1", "| mlm | 75.1 |", "71.2 ± 0.2", "scores.png", "Someone, 2020:", "commit abcdef",
+        "10.0 minutes in all, 14 at a time", "| rtd beats mlm on task | 1.68 to 2.52 points | holds |",
+    ):  # fmt: skip
+        assert part in text, part
+    assert (tmp_path / "tiny" / "scores.png").stat().st_size > 1000
+    pages.write_verdicts([page], tmp_path)
+    assert "| [tiny](tiny/summary.md) | holds | holds: rtd is 2.1" in (tmp_path / "verdicts.md").read_text()
 
 
 def test_latency_is_measured_alone_only_if_all_models_are_here(
