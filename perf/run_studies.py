@@ -59,7 +59,7 @@ from pretune.studies.study_run import TRACEBACK, read_outcome
 STUDIES = Path(__file__).resolve().parents[1] / "docs" / "studies"
 OUTCOMES, WHERE, TEXT, CACHE, FOLLOWED = "outcomes.jsonl", "where.json", "text", "cache", "followed"
 SAVED = (STUDY, WHERE, LATENCY, ENSEMBLES, "runs/**/outcome.json")  # what is saved of a study
-START_SECONDS = 75.0  # in which the workers must start
+START_SECONDS = 100.0  # in which the workers must start
 LATENCY_SECONDS = 12.0  # kept for each study that measures it, before the deadline
 JOB_SECONDS = 240.0  # after which a job on a GPU counts as crashed
 WAITING = 3  # exit code while parts are missing
@@ -120,8 +120,32 @@ def run(given: argparse.Namespace) -> bool:
     began = time.monotonic()
     contents = read_contents(given.names, given.more_seeds, given.scale)
     save, shared = given.save or given.out / OUTCOMES, given.shared or given.out
-    states = list_states(given, contents, save, shared / TEXT)
-    pool, where, variables = start_workers(given, shared / CACHE)
+    cache = {name: str((shared / CACHE / folder).resolve()) for name, folder in CACHES.items()}
+    variables = start_mps() if given.mps else {}
+    pool = start_workers(given, cache | variables)
+    try:
+        states = list_states(given, contents, save, shared / TEXT)  # while the workers start
+        try:
+            where = describe_workers(pool)
+        except (RuntimeError, TimeoutError) as error:
+            if not variables:
+                raise
+            print(f"{error}; trying without MPS", flush=True)
+            pool.close()
+            stop_mps(variables)
+            variables = {}
+            pool = start_workers(given, cache)
+            where = describe_workers(pool)
+    except BaseException:
+        pool.close()
+        stop_mps(variables)
+        raise
+    where |= {"at_once": given.at_once, "mps": bool(variables)}
+    where["revision"] = where["revision"] or given.commit
+    print(
+        f"{given.at_once} runs at once, {'with' if variables else 'without'} MPS: {where['gpu'] or 'no GPU'}",
+        flush=True,
+    )
     print(f"the workers started after {time.monotonic() - began:.0f} seconds", flush=True)
     try:
 
@@ -195,35 +219,17 @@ def list_states(
     return states
 
 
-def start_workers(given: argparse.Namespace, cache: Path) -> tuple[WorkerPool, dict[str, Any], dict[str, str]]:
-    """Start the workers, with MPS if it works; return them, a description of the machine, and the variables of MPS."""
-    own = {name: str((cache / folder).resolve()) for name, folder in CACHES.items()}
-    mps = start_mps() if given.mps else {}
-    pool = WorkerPool(given.at_once, given.out / "logs", {**own, **mps})
-    try:
-        where = warm_up_workers(pool)
-    except (RuntimeError, TimeoutError) as error:
-        if not mps:
-            pool.close()
-            raise
-        print(f"{error}; trying without MPS", flush=True)
-        pool.close()
-        stop_mps(mps)
-        mps = {}
-        pool = WorkerPool(given.at_once, given.out / "logs", own)
-        where = warm_up_workers(pool)
-    where |= {"at_once": given.at_once, "mps": bool(mps)}
-    where["revision"] = where["revision"] or given.commit
-    print(f"{given.at_once} runs at once, {'with' if mps else 'without'} MPS: {where['gpu'] or 'no GPU'}", flush=True)
-    return pool, where, mps
-
-
-def warm_up_workers(pool: WorkerPool) -> dict[str, Any]:
-    """Let all workers import what they need and use the GPU; return the description of the machine."""
-    deadline = time.monotonic() + START_SECONDS
+def start_workers(given: argparse.Namespace, variables: Mapping[str, str]) -> WorkerPool:
+    """Start the workers, and let all of them import what they need and use the GPU."""
+    pool = WorkerPool(given.at_once, given.out / "logs", variables)
     for worker in pool.workers:
         pool.submit(worker, f"start {worker.number}", "", warm_up)
-    found: list[dict[str, Any]] = []
+    return pool
+
+
+def describe_workers(pool: WorkerPool) -> dict[str, Any]:
+    """Wait until all workers have started, and return the description of the machine that the first of them gives."""
+    deadline, found = time.monotonic() + START_SECONDS, list[dict[str, Any]]()
     while len(found) < pool.size:
         for ended in pool.poll(1.0):
             if ended.error is not None:

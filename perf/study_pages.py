@@ -27,7 +27,7 @@ from pretune.training.run_folder import environment
 
 WHERE = "where.json"
 SUMMARY, TABLE, PLOT, COST, VERDICTS = "summary.md", "results.csv", "scores.png", "cost.json", "verdicts.md"
-LINKS = {"holds": "", "does not hold": "but ", "undecided": "open: "}  # between the parts of a verdict
+LINKS = {"holds": "", "does not hold": "but ", "undecided": "open"}  # between the parts of a verdict
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,21 @@ def verdict_sentence(results: StudyResults) -> str:
         return results.headline().rstrip(".")
     parts = list[str]()
     for verdict, link in LINKS.items():
-        own = [clause(one) for one in results.judged if one.verdict == verdict]
-        parts += [(link if parts else "") + join(own)] if own else []
-    return f"{results.verdict}: {'; '.join(parts)}"
+        own = [one for one in results.judged if one.verdict == verdict]
+        if own:
+            seeds = f" with {seed_words(own[0].comparison.seeds)}" if verdict == "undecided" else ""
+            begin = f"{link}{seeds}: " if parts and seeds else link if parts else f"{results.verdict}{seeds}: "
+            parts.append(begin + join([clause(one) for one in own]))
+    return "; ".join(parts)
+
+
+def seed_words(count: int) -> str:
+    """Return a number of seeds in words.
+
+    >>> seed_words(1), seed_words(3)
+    ('one seed', 'three seeds')
+    """
+    return f"{NUMBERS.get(count, str(count))} seed{'' if count == 1 else 's'}"
 
 
 def clause(judged: JudgedExpectation) -> str:
@@ -135,9 +147,8 @@ def clause(judged: JudgedExpectation) -> str:
     where = "" if within else f" on {shorten_metric(one.metric)}"
     ahead, behind = (one.first, one.second) if one.difference >= 0 else (one.second, one.first)
     means = f"({scores[ahead]} against {scores[behind]})"
-    if judged.verdict == "undecided":
-        seeds = NUMBERS.get(one.seeds, str(one.seeds))
-        return f"{ahead} is {size} ahead of {behind}{where} {means}, which {seeds} seed{'s' * (one.seeds > 1)} cannot decide"
+    if one.difference == 0:
+        return f"{one.first} and {one.second} have the same mean{where} ({scores[one.first]})"
     if expected.equal and judged.verdict == "holds":
         return f"{ahead} and {behind} are within {expected.amount:g}{unit} of each other{where} {means}"
     only = "only " if judged.verdict == "does not hold" and ahead == one.first and not expected.equal else ""

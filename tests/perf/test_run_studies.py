@@ -327,14 +327,12 @@ def test_verdicts_are_sentences_with_numbers(script: Any) -> None:
     )
     assert found["less"].startswith("does not hold: rtd is only 2.1 ± 0.4 points ahead of mlm")
     assert found["equal"].startswith("holds: rtd and mlm are within 5 points of each other on glue")
-    assert found["open"].startswith("undecided: mlm is 4.1 ± ") and found["open"].endswith(
-        "which three seeds cannot decide"
-    )
-    assert found["missing"] == "undecided: rtd beats broken on glue (not measured)"
+    assert found["open"].startswith("undecided with three seeds: mlm is 4.1 ± ") and found["open"].endswith("± 5.0)")
+    assert found["missing"] == "undecided with 0 seeds: rtd beats broken on glue (not measured)"
     both = made_up_results(scores, expect=[{"better": "rtd", "than": "mlm"}, {"better": "mlm", "than": "lm"}])
     assert pages.verdict_sentence(both).startswith(
         "holds in part: rtd is 2.1"
-    ) and "; open: mlm is" in pages.verdict_sentence(both)
+    ) and "; open with three seeds: mlm is" in pages.verdict_sentence(both)
 
 
 def test_a_page_has_the_numbers_of_the_source_and_ours(script: Any, tmp_path: Path) -> None:
