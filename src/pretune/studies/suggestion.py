@@ -113,7 +113,7 @@ def candidates(tokens: float, seconds: float, language: str) -> list[Candidate]:
     """Return the candidate recipes for a corpus of `tokens` tokens and a budget of `seconds` seconds.
 
     >>> [one.name for one in candidates(5e4, 1800.0, "en")]
-    ['bundled model', 'bundled, adapted', 'bundled, adapted slowly']
+    ['bundled model', 'adapted', 'adapted slowly']
     """
     found = []
     size = f"{tokens:,.0f} tokens"
@@ -125,10 +125,8 @@ def candidates(tokens: float, seconds: float, language: str) -> list[Candidate]:
             Candidate(
                 "bundled model", {**adapted, "control": True}, "costs nothing; what pretraining on your text must beat"
             ),
-            Candidate("bundled, adapted", adapted, "knows English already, and learns the language of your text"),
-            Candidate(
-                "bundled, adapted slowly", slowly, "the same with a third of the learning rate, which forgets less"
-            ),
+            Candidate("adapted", adapted, "knows English already, and learns the language of your text"),
+            Candidate("adapted slowly", slowly, "the same with a third of the learning rate, which forgets less"),
         ]
     if tokens >= ENOUGH_TO_PRETRAIN or not found:
         tiny = seconds < ENOUGH_SECONDS
@@ -137,14 +135,14 @@ def candidates(tokens: float, seconds: float, language: str) -> list[Candidate]:
         )
         reason = f"a new model with a vocabulary of its own; your text has about {size}"
         found += [
-            Candidate("new, mlm", {"model": bert, "pretrain": {"objective": "mlm"}}, reason),
+            Candidate("new with mlm", {"model": bert, "pretrain": {"objective": "mlm"}}, reason),
             Candidate(
-                "new, rtd",
+                "new with rtd",
                 {"model": electra, "pretrain": {"objective": "rtd"}},
                 f"{reason}, and every token is a target",
             ),
             Candidate(
-                "new, lm", {"model": gpt, "pretrain": {"objective": "lm"}}, f"{reason}, and it can generate text"
+                "new with lm", {"model": gpt, "pretrain": {"objective": "lm"}}, f"{reason}, and it can generate text"
             ),
         ]
     return found
@@ -208,6 +206,8 @@ class Suggestion:
             f"The suggestion is {self.winner.name}: {self.winner.why}. Its pilot scored {mean_and_spread(last.scores(self.winner.name, metric))} on {metric}."
         ]
         found += last.findings(metric)
+        if (trivial := last.trivial_scores().get(metric)) is not None:
+            found.append(f"A model that always predicts the most frequent label would score {trivial:.1f}.")
         if self.winner.arm.get("control"):
             found.append(
                 "No pretraining on your text was better within this budget; fine-tune the model as it is, or try a larger budget."
