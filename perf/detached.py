@@ -43,8 +43,10 @@ def is_running(home: Path) -> bool:
     file = home / PID
     if not file.is_file():
         return False
+    number = int(file.read_text(encoding="utf-8"))
     try:
-        os.kill(int(file.read_text(encoding="utf-8")), 0)
+        os.kill(number, 0)
     except ProcessLookupError:
         return False
-    return True
+    status = Path(f"/proc/{number}/stat")  # a process that nobody has waited for is a zombie after its end
+    return not status.is_file() or status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"

@@ -21,14 +21,16 @@ from pathlib import Path
 from pretune import prepare, train_tokenizer
 from pretune.text.examples.conllu import read_conllu
 
+ENGLISH_MIB = 9.0  # of all English corpora, as .xz
+VOCABULARY = 8192
 PAIRS = {"ru": "en-ru-mix", "de": "tatoeba-en-de", "fr": "tatoeba-en-fr"}
 NLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
 NEAR, MIDDLE = 2, 5  # largest distances in words between subject and verb
-LITTLE_WORDS, ENGLISH, RUSSIAN, KOREAN = 30_000, 2_000, 2_000, 2_000
-SENTENCE_PAIRS, DOCUMENTS = 60_000, 3000  # of each language, for the multilingual stores
+LITTLE_WORDS, ENGLISH, RUSSIAN, KOREAN, NEWS = 30_000, 2_000, 2_000, 2_000, 1000
+SENTENCE_PAIRS, DOCUMENTS = 50_000, 2000  # of each language, for the multilingual stores
 MULTILINGUAL_VOCABULARY, SAMPLED = 16_000, 5  # every fifth text is enough to train a tokenizer
 CLEAN = 3000  # documents
-SENTINELS = 20  # at least one for each span that is removed from 128 tokens
+PHRASES, TASK_ROWS = 20_000, 10_000  # of SST-2, and of each task in text form
 FOREIGN = {"de": "eltec", "fr": "eltec", "ru": "webdocs", "ko": "webdocs"}
 
 
@@ -63,6 +65,55 @@ def read_tsv(file: Path, columns: Sequence[str]) -> list[list[str]]:
         return [[row[name] for name in columns] for row in rows if all(row.get(name) for name in columns)]
 
 
+def equal_limit(sizes: Sequence[float], total: float) -> float:
+    """Return the size to which the largest of `sizes` are to be cut, so that their sum is at most `total`.
+
+    >>> equal_limit([1.0, 5.0, 9.0], 7.0)
+    3.0
+    """
+    left, rest = total, sorted(sizes)
+    for number, size in enumerate(rest):
+        share = left / (len(rest) - number)
+        if size > share:
+            return share
+        left -= size
+    return max(sizes, default=0.0)
+
+
+def every_nth(texts: Iterator[str], share: float) -> Iterator[str]:
+    """Yield this share of texts, evenly distributed over all of them.
+
+    >>> list(every_nth(iter("abcdef"), 0.5))
+    ['b', 'd', 'f']
+    """
+    kept = 0
+    for number, text in enumerate(texts, 1):
+        if kept + 1 <= share * number:
+            yield text
+            kept += 1
+
+
+def english(data: Path, out: Path) -> None:
+    """Write a tokenizer, and a store of all English corpora, of which the large ones are thinned to equal sizes."""
+    files = sorted((data / "corpora/en").glob("*.jsonl.xz"))
+    sizes = [file.stat().st_size for file in files]
+    limit = equal_limit(sizes, ENGLISH_MIB * (1 << 20))
+    texts = [
+        text for file, size in zip(files, sizes, strict=True) for text in every_nth(read_texts(file), limit / size)
+    ]
+    text = out / "english.jsonl"
+    write_texts(text, texts)
+    train_tokenizer([str(text)], kind="wordpiece", vocab_size=VOCABULARY, lowercase=True, out=out / "tokenizer")
+    prepare([str(text)], tokenizer=str(out / "tokenizer"), out=out / "english")
+    text.unlink()
+
+
+def phrases(data: Path, out: Path) -> None:
+    """Write the first training phrases of SST-2, which are in random order."""
+    columns = ("sentence", "label")
+    write_rows(out / "sst2.tsv", columns, read_tsv(data / "tasks-en/SST-2/train.tsv", columns)[:PHRASES])
+
+
 def little(data: Path, out: Path) -> None:
     """Write the first documents of an encyclopedia, about 30,000 words."""
     kept, words = [], 0
@@ -77,7 +128,7 @@ def little(data: Path, out: Path) -> None:
 def languages(data: Path, out: Path) -> None:
     """Write English, Russian and Korean documents to train and to test on."""
     write_texts(out / "en.train.jsonl", list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", ENGLISH)))
-    write_texts(out / "en.dev.jsonl", list(read_texts(data / "corpora/en/news_wikinews.jsonl.xz", 1000)))
+    write_texts(out / "en.dev.jsonl", list(read_texts(data / "corpora/en/news_wikinews.jsonl.xz", NEWS)))
     russian = list(read_texts(data / "corpora/ru/webdocs.jsonl.xz", RUSSIAN))
     literature = [text[:4000] for text in read_texts(data / "corpora/ru/literature.jsonl.xz", 100)]
     korean = list(read_texts(data / "corpora/ko/webdocs.jsonl.xz", KOREAN))
@@ -100,7 +151,7 @@ def misspelled(data: Path, out: Path) -> None:
     chance = random.Random(0)
     texts = [
         " ".join(misspell(word, chance) if chance.random() < 0.2 else word for word in text.split())
-        for text in read_texts(data / "corpora/en/news_wikinews.jsonl.xz", 1000)
+        for text in read_texts(data / "corpora/en/news_wikinews.jsonl.xz", NEWS)
     ]
     out.mkdir(parents=True, exist_ok=True)
     (out / "misspelled.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -147,9 +198,9 @@ def parallel(data: Path, out: Path) -> None:
     """
     texts: dict[str, list[str]] = {language: [] for language in ("en", *PAIRS)}
     (out / "parallel").mkdir(parents=True, exist_ok=True)
-    for language, folder in PAIRS.items():
+    for language, name in PAIRS.items():
         for side in ("en", language):
-            lines = (data / "parallel" / folder / f"train.{side}").read_text(encoding="utf-8").split("\n")
+            lines = (data / "parallel" / name / f"train.{side}").read_text(encoding="utf-8").split("\n")
             lines = lines[:SENTENCE_PAIRS]
             (out / f"parallel/en-{language}.{side}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
             texts[side] += ["\n".join(lines[at : at + 20]) for at in range(0, len(lines), 20)]
@@ -170,26 +221,20 @@ def parallel(data: Path, out: Path) -> None:
 
 
 def text_to_text(data: Path, out: Path) -> None:
-    """Write four tasks as pairs of texts, and a store of plain text whose tokenizer has seen both."""
+    """Write the first examples of four tasks as pairs of texts."""
     tasks = data / "tasks-en"
     rows = [
         [f"sst2: {text}", "good" if label == "1" else "bad"]
-        for text, label in read_tsv(tasks / "SST-2/train.tsv", ("sentence", "label"))
+        for text, label in read_tsv(tasks / "SST-2/train.tsv", ("sentence", "label"))[:TASK_ROWS]
     ]
     for name, file, columns in (
         ("mnli", "MNLI/train.tsv", NLI_COLUMNS),
         ("rte", "RTE/train.tsv", ("sentence1", "sentence2", "label")),
         ("qnli", "QNLI/train.tsv", ("question", "sentence", "label")),
     ):
-        rows += [[f"{name}: {first} / {second}", label] for first, second, label in read_tsv(tasks / file, columns)]
-    folder = out / "text-to-text"
-    write_rows(folder / "tasks.tsv", ("en", "answer"), rows)
-    plain = list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", 5000))
-    write_texts(folder / "en.jsonl", plain)
-    write_texts(folder / "for-tokenizer.jsonl", [*plain, *(" ".join(row) for row in rows[::10])])
-    sampled = [str(folder / "for-tokenizer.jsonl")]
-    train_tokenizer(sampled, kind="unigram", vocab_size=8000, extra_ids=SENTINELS, out=folder / "tokenizer")
-    prepare([str(folder / "en.jsonl")], tokenizer=str(folder / "tokenizer"), out=folder / "en")
+        found = read_tsv(tasks / file, columns)[:TASK_ROWS]
+        rows += [[f"{name}: {first} / {second}", label] for first, second, label in found]
+    write_rows(out / "tasks.tsv", ("en", "answer"), rows)
 
 
 def translation(data: Path, out: Path) -> None:
@@ -203,9 +248,9 @@ def translation(data: Path, out: Path) -> None:
 
 
 def unclean(data: Path, out: Path) -> None:
-    """Write the first documents of an encyclopedia, and the same with as many documents that cleaning would remove.
+    """Write documents of an encyclopedia, as much text of film reviews, and the first with as many unclean documents.
 
-    A third of these are in other languages, a third are source code, and a third are menus: titles that repeat.
+    Cleaning would remove these: a third of these are in other languages, a third are source code, and a third are menus: titles that repeat.
     """
     clean = list(read_texts(data / "corpora/en/wikipedia_en_2020.jsonl.xz", CLEAN))
     chance = random.Random(0)
@@ -224,10 +269,17 @@ def unclean(data: Path, out: Path) -> None:
     chance.shuffle(mixed)
     write_texts(out / "clean.jsonl", clean)
     write_texts(out / "unclean.jsonl", mixed)
+    size, reviews = sum(map(len, clean)), list[str]()
+    for text in read_texts(data / "corpora/en/reviews_imdb_unsup.jsonl.xz"):
+        reviews.append(text)
+        size -= len(text)
+        if size <= 0:
+            break
+    write_texts(out / "reviews.jsonl", reviews)
 
 
 PARTS: dict[str, Callable[[Path, Path], None]] = {
-    "little": little, "languages": languages, "misspelled": misspelled, "number": number, "xnli": xnli, "parallel": parallel,
+    "english": english, "phrases": phrases, "little": little, "languages": languages, "misspelled": misspelled, "number": number, "xnli": xnli, "parallel": parallel,
     "text-to-text": text_to_text, "translation": translation, "unclean": unclean,
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -22,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 MPS_CONTROL = "nvidia-cuda-mps-control"
-MPS_TEST = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
-MPS_SECONDS = 90.0  # until the test of MPS is given up
-MEMORY = 0.95  # fraction of the GPU memory that all workers together may use
+MEMORY = 0.88  # fraction of the GPU memory that all workers together may use; each CUDA context needs some more
 RECOMPILATIONS = 64  # of one function; beyond the limit, torch would silently run it without compilation
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 TOKENIZER_THREADS = 4  # at least, because workers tokenize rarely and briefly
+DIED = "the worker process ended"
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,11 @@ class WorkerPool:
             worker.key, worker.label, worker.began = key, label, time.monotonic()
             worker.connection.send((label, call, arguments))
 
-    def poll(self, seconds: float) -> list[Ended]:
-        """Wait until jobs have ended or `seconds` are over, and return the ended jobs; replace workers that have died."""
+    def poll(self, seconds: float, limit: float | None = None) -> list[Ended]:
+        """Wait until jobs have ended or `seconds` are over, and return the ended jobs; replace workers that have died.
+
+        A worker whose job takes longer than `limit` seconds is replaced, too.
+        """
         busy = {worker.connection: worker for worker in self.workers if worker.key is not None}
         if not busy:
             return []
@@ -122,9 +125,17 @@ class WorkerPool:
             except (EOFError, OSError):
                 worker.process.join(5)
                 code = worker.process.exitcode
-                error = f"the worker process ended with code {code}"
-                ended.append(Ended(key, worker, took, error=error, crashed=True))
-                self.restart(worker)
+                ended.append(self._replace(worker, took, f"{DIED} with code {code}"))
+        for worker in self.workers if limit is not None else ():
+            took = time.monotonic() - worker.began
+            if worker.key is not None and limit is not None and took > limit:
+                ended.append(self._replace(worker, took, f"{DIED} after {took:.0f} seconds without a result"))
+        return ended
+
+    def _replace(self, worker: Worker, seconds: float, error: str) -> Ended:
+        assert worker.key is not None
+        ended = Ended(worker.key, worker, seconds, error=error, crashed=True)
+        self.restart(worker)
         return ended
 
     def restart(self, worker: Worker, memory: float | None = None) -> None:
@@ -174,10 +185,26 @@ def work(connection: Connection, log: Path, threads: int, memory: float) -> None
             result = call(*arguments)
         except Exception as found:  # the scheduler decides what follows
             error = " ".join(f"{type(found).__name__}: {found}".split())
+            traceback.print_exc()
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         connection.send((result, error))
+
+
+def warm_up() -> dict[str, Any]:
+    """Import what jobs need, use the GPU if there is one, and return a description of the machine."""
+    import torch
+
+    import pretune.studies.execution  # noqa: F401
+    from pretune.training.run_folder import environment
+
+    if torch.cuda.is_available():
+        weights = torch.ones(256, 256, device="cuda", dtype=torch.bfloat16)
+        total = float((weights @ weights).float().sum())
+        if total != 256.0**3:
+            raise RuntimeError(f"the GPU computes {total} instead of {256**3}; use another machine")
+    return environment()
 
 
 def forget_compiled() -> None:
@@ -194,18 +221,16 @@ def cpu_count() -> int:
 
 
 def start_mps() -> dict[str, str]:
-    """Start MPS and return the environment variables of its clients; return {} if there is no MPS or it does not work."""
+    """Start MPS and return the environment variables of its clients; return {} if there is no MPS or it does not start."""
     if shutil.which(MPS_CONTROL) is None:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="mps"))  # short, because the path of a socket has at most 108 characters
     variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-    environment = {**os.environ, **variables}
     try:
-        subprocess.run([MPS_CONTROL, "-d"], env=environment, check=True, timeout=30, capture_output=True)
-        subprocess.run(
-            [sys.executable, "-c", MPS_TEST], env=environment, check=True, timeout=MPS_SECONDS, capture_output=True
-        )
-    except (OSError, subprocess.SubprocessError):
+        environment = {**os.environ, **variables}
+        subprocess.run([MPS_CONTROL, "-d"], env=environment, check=True, timeout=15, capture_output=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"MPS does not start: {error}", flush=True)
         stop_mps(variables)
         return {}
     return variables
@@ -213,10 +238,10 @@ def start_mps() -> dict[str, str]:
 
 def stop_mps(variables: Mapping[str, str]) -> None:
     """Stop MPS, if it was started."""
-    if variables:
+    if "CUDA_MPS_PIPE_DIRECTORY" in variables:
         try:
             subprocess.run(
-                [MPS_CONTROL], input=b"quit\n", env={**os.environ, **variables}, check=False, timeout=30, capture_output=True
+                [MPS_CONTROL], input=b"quit\n", env={**os.environ, **variables}, check=False, timeout=15, capture_output=True
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             print("MPS could not be stopped; it ends with the machine", flush=True)

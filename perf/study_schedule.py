@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from study_pool import Ended, Worker, WorkerPool
+from study_attempts import finetune_original_attempt, is_unexpected, run_attempt
+from study_pool import DIED, Ended, Worker, WorkerPool
 
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.recipe import Values
@@ -22,14 +23,17 @@ from pretune.studies.arm_jobs import training_stages
 from pretune.studies.execution import LATENCY, StudyExecution, final_model, known_outcome
 from pretune.studies.planning import plan_study
 from pretune.studies.study_file import COMPRESSION, parse_study
-from pretune.studies.study_run import OUTCOME, Outcome, StudyRun, finetune_original, original_folder, run_once
+from pretune.studies.study_run import OUTCOME, Outcome, StudyRun, original_folder
+from pretune.training.recipe_sections import Monitoring
 
 PREPARING = 4  # studies whose text is prepared at a time, each by as many processes as there are cores
-ATTEMPTS = 2  # of a job that fails because of the device or of its worker
+ATTEMPTS = 3  # of a job that fails unexpectedly
 MORE_MEMORY = 3.0  # times the usual share of the GPU memory, for a job that ran out of it
 UNKNOWN_SECONDS = 40.0  # duration of a job of which no similar one has ended
 WITHOUT_MPS = 3  # crashes after which new workers do without MPS
-DEVICE_ERRORS = ("CUDA error", "CUDNN", "cuDNN", "CUBLAS", "out of memory", "the worker process ended")
+SHOWN = 300  # characters of an error
+# Runs take seconds on a GPU: checkpoints, and evaluations during pretraining, would take longer than the steps.
+MONITOR = Monitoring(save_every=0, eval_every=0, max_eval_batches=4)
 
 
 @dataclass
@@ -75,7 +79,7 @@ def prepare_study(content: Values, out: Path, text: Path, device: str | None) ->
 def make_execution(content: Values, out: Path, text: Path, device: str | None) -> StudyExecution:
     """Return the execution of a study in the folder `out`, whose token stores are in the folder `text`."""
     plan = plan_study(parse_study(content, out.name), "cpu")
-    return StudyExecution(plan, content, out, device, text=text)
+    return StudyExecution(plan, content, out, device, text=text, monitor=MONITOR)
 
 
 def store_folders(execution: StudyExecution) -> set[Path]:
@@ -111,9 +115,20 @@ class Schedule:
         self.crashes = 0
         self.folders = {state.name: store_folders(state.execution) for state in studies}
         self.done: set[str] = set()  # names of finished studies
+        self.failed: list[str] = []  # lines about failed jobs
+        self.changed = {state.name for state in studies}  # studies that may have been finished
 
-    def run(self, deadline: float, poll: float = 0.5, now: Callable[[], float] = time.monotonic) -> bool:
-        """Run jobs until all studies are finished or the deadline is reached; return whether all are finished."""
+    def run(
+        self,
+        deadline: float,
+        poll: float = 0.5,
+        now: Callable[[], float] = time.monotonic,
+        limit: float | None = None,
+    ) -> bool:
+        """Run jobs until all studies are finished or the deadline is reached; return whether all are finished.
+
+        A job that takes longer than `limit` seconds counts as crashed.
+        """
         while True:
             self._notice_finished()
             if len(self.done) == len(self.studies):
@@ -124,7 +139,7 @@ class Schedule:
             started = [self._start(worker, left) for worker in self.pool.idle]
             if not any(started) and not self.pool.running:
                 return False  # what is left needs more time
-            for ended in self.pool.poll(min(poll, left)):
+            for ended in self.pool.poll(min(poll, left), limit):
                 self._end(ended)
 
     def _start(self, worker: Worker, left: float) -> bool:
@@ -132,6 +147,8 @@ class Schedule:
         running = {job.label for job in self.jobs.values()}
         best: tuple[tuple[int, ...], Job] | None = None
         for job in self.ready():
+            if best is not None and best[0][0] == 0 and job.rank[1] > best[0][1]:
+                break  # jobs come by study, and those of this study can only have further seeds or a lower priority
             if job.key in self.jobs or self.seconds.get((job.study, job.kind), UNKNOWN_SECONDS) > left:
                 continue
             near = 0 if job.label == worker.label else 1 if job.label not in running else 2
@@ -145,7 +162,8 @@ class Schedule:
             self.pool.restart(worker, min(0.95, MORE_MEMORY / self.pool.size))
         self.jobs[job.key] = job
         self.attempts[job.key] = self.attempts.get(job.key, 0) + 1
-        self.pool.submit(worker, job.key, job.label, job.call, *job.arguments)
+        arguments = job.arguments if job.kind == "prepare" else (*job.arguments, self.attempts[job.key])
+        self.pool.submit(worker, job.key, job.label, job.call, *arguments)
         return True
 
     def ready(self) -> Iterator[Job]:
@@ -173,7 +191,8 @@ class Schedule:
             late = int(run.seed >= state.first_seeds)
             label = f"{state.name}/{evaluation.name}"
             rank = (late, number, 0, run.seed)
-            yield Job(str(folder), state.name, "original", label, rank, finetune_original, (run, evaluation))
+            call = finetune_original_attempt
+            yield Job(str(folder), state.name, "original", label, rank, call, (run, evaluation))
         trials = execution.trials()
         found = [state.outcomes.get(trial.folder) for trial in trials]
         for trial, outcome in zip(trials, found, strict=True):
@@ -192,39 +211,47 @@ class Schedule:
 
     def _run_job(self, state: StudyState, run: StudyRun, kind: str, rank: tuple[int, ...]) -> Job:
         label = f"{state.name}/{run.arm.name}"
-        return Job(str(run.folder), state.name, kind, label, rank, run_once, (run,))
+        return Job(str(run.folder), state.name, kind, label, rank, run_attempt, (run,))
 
     def _end(self, ended: Ended) -> None:
         """Take note of a job that has ended; repeat it once if the device or its worker failed."""
         job = self.jobs.pop(ended.key)
+        self.changed.add(job.study)
         state = next(one for one in self.studies if one.name == job.study)
         at = (job.study, job.kind)
         self.seconds[at] = max(self.seconds.get(at, 0.0), ended.seconds)
         outcome = ended.result if isinstance(ended.result, Outcome) else None
         error = ended.error or (outcome.error if outcome is not None else None)
-        if error is not None and any(sign in error for sign in DEVICE_ERRORS):
+        name = job.key if job.kind == "prepare" else f"{job.study} {job.kind} {describe(job)}"
+        if (error is not None and is_unexpected(error)) or ended.crashed:
+            assert error is not None
             self._recover(job, error, ended)
             if self.attempts[job.key] < ATTEMPTS:
                 if isinstance(job.arguments[0], StudyRun) and job.kind != "original":
                     shutil.rmtree(job.arguments[0].folder, ignore_errors=True)
-                self.report(f"{job.key}: it is repeated, because {error[:200]}")
+                self.report(f"{name}: attempt {self.attempts[job.key]} of {ATTEMPTS} failed, {error[:SHOWN]}")
                 return
         self._keep(job, state, ended, outcome)
-        shown = f"failed: {error[:200]}" if error else ""
+        shown = f"FAILED, {error[:SHOWN]}" if error else ""
+        if error:
+            self.failed.append(f"{name}: {error[:SHOWN]}")
         if outcome is not None and not error:
             shown = ", ".join(f"{name} {outcome.value(name):.4g}" for name in outcome.primary)
-        name = job.key if job.kind == "prepare" else f"{job.study} {job.kind} {describe(job)}"
+            if "seconds" in outcome.cost:
+                shown += f"; {outcome.cost.get('step', 0):.0f} steps in {outcome.cost['seconds']:.1f} s"
         self.report(f"{name}: {shown or 'done'} ({ended.seconds:.0f} s)")
 
     def _recover(self, job: Job, error: str, ended: Ended) -> None:
         """Replace the worker of a job after an error of the device, which may make it unusable."""
         if "out of memory" in error:
             self.needs_memory.add(job.key)
-        else:
+        elif DIED in error or "CUDA error" in error:
             self.crashes += 1
             if self.crashes == WITHOUT_MPS and self.pool.variables:
                 self.report("new workers do without MPS")
-                self.pool.variables = {}
+                self.pool.variables = {
+                    name: value for name, value in self.pool.variables.items() if not name.startswith("CUDA_MPS")
+                }
         if not ended.crashed:  # else it has been replaced already
             self.pool.restart(ended.worker)
 
@@ -268,9 +295,10 @@ class Schedule:
     def _notice_finished(self) -> None:
         """Report the studies that have been finished since the last call."""
         for state in self.studies:
-            if state.name not in self.done and state.finished:
+            if state.name in self.changed and state.name not in self.done and state.finished:
                 self.done.add(state.name)
                 self.on_finished(state)
+        self.changed.clear()
 
 
 def describe(job: Job) -> str:

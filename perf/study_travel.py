@@ -1,7 +1,4 @@
-"""Pack the data that the studies need for another machine, and make tiny copies of it for a dry run.
-
-Corpora are thinned: of each file, every n-th document is kept, so that the small sources are kept whole and the large ones have equal sizes.
-"""
+"""Pack the data that the studies need for another machine, and make tiny copies of it for a dry run."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from pretune.studies.study_file import Study
 from pretune.text.store.store import Store
 from pretune.training.jobs.pretraining_settings import is_store, split_language
 
-NAMED_MIB = 3.0  # of a corpus that a study names as the text to pretrain on
 TOY_DOCUMENTS, TOY_CHARACTERS, TOY_LINES, TOY_QUESTIONS = 40, 1000, 24, 12
 
 
@@ -50,80 +46,37 @@ def evaluation_paths(study: Study) -> Iterator[str]:
         yield from (settings.get("also") or {}).values()
 
 
-def needed_files(studies: Iterable[Study]) -> tuple[set[Path], set[Path]]:
-    """Return the files and token stores that studies need, and those files that a study names as text to pretrain on."""
-    files, named = set[Path](), set[Path]()
+def needed_files(studies: Iterable[Study]) -> set[Path]:
+    """Return the files, token stores, and tokenizers that studies need."""
+    files = set[Path]()
     for study in studies:
         for pattern in pretraining_paths(study):
             found = [Path(pattern)] if is_store(pattern) else [Path(name) for name in sorted(glob(pattern))]
             if not found:
                 raise FileNotFoundError(f"{pattern}: there is no such file; write it with perf/study_data.py.")
             files.update(found)
-            named.update(path for path in found if "*" not in pattern)
+        named = [(arm.pretrain or {}).get("tokenizer") for arm in study.arms]
+        files.update(Path(name) for name in named if isinstance(name, str))
         files.update(map(Path, evaluation_paths(study)))
     if missing := sorted(str(path) for path in files if not path.exists()):
         raise FileNotFoundError(f"{missing[0]}: there is no such file; write it with perf/study_data.py.")
-    return files, named
+    return files
 
 
-def equal_limit(sizes: list[float], total: float) -> float:
-    """Return the size to which the largest of `sizes` are to be cut, so that their sum is at most `total`.
-
-    >>> equal_limit([1.0, 5.0, 9.0], 7.0)
-    3.0
-    """
-    left, rest = total, sorted(sizes)
-    for number, size in enumerate(rest):
-        share = left / (len(rest) - number)
-        if size > share:
-            return share
-        left -= size
-    return max(sizes, default=0.0)
-
-
-def thin(file: Path, out: Path, limit: float) -> None:
-    """Write every n-th document of a .jsonl.xz file, so that the result has at most about `limit` bytes."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    size = file.stat().st_size
-    if size <= limit:
-        shutil.copyfile(file, out)
-        return
-    share, kept = limit / size, 0
-    with lzma.open(file, "rb") as lines, lzma.open(out, "wb", preset=6) as stream:
-        for number, line in enumerate(lines, 1):
-            if kept < share * number:
-                stream.write(line)
-                kept += 1
-
-
-def pack_studies(
-    studies: Iterable[Study], work: Path, out: Path, corpus_mib: float, limit_mib: float
-) -> dict[str, Any]:
-    """Pack the data of studies into parts of at most `limit_mib`, with thinned corpora of about `corpus_mib` in all.
-
-    The thinned corpora are written to the folder `work`.
-    """
-    files, named = needed_files(studies)
-    corpora = {path for path in files if path.name.endswith(".jsonl.xz")}
-    limits = dict.fromkeys(corpora & named, NAMED_MIB * MIB)
-    others = sorted(corpora - named)
-    spent = sum(min(path.stat().st_size, limits[path]) for path in limits)
-    rest = equal_limit([path.stat().st_size for path in others], corpus_mib * MIB - spent)
-    content: dict[str, Path] = {}
-    for path in sorted(files):
-        if path in corpora:
-            thin(path, work / path, limits.get(path, rest))
-        content[str(path)] = work / path if path in corpora else path
-    return pack(content, out, int(limit_mib * MIB))
+def pack_studies(studies: Iterable[Study], out: Path, limit_mib: float) -> dict[str, Any]:
+    """Pack the data of studies into parts of at most `limit_mib`."""
+    return pack({str(path): path for path in sorted(needed_files(studies))}, out, int(limit_mib * MIB))
 
 
 def write_toy(studies: Iterable[Study], out: Path) -> None:
     """Write tiny copies of all files that studies need into the folder `out`, under the same relative paths."""
-    for path in sorted(needed_files(studies)[0]):
+    for path in sorted(needed_files(studies)):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
+        if is_store(path):
             write_toy_store(path, target)
+        elif path.is_dir():  # a tokenizer
+            shutil.copytree(path, target, dirs_exist_ok=True)
         elif path.name.endswith(".jsonl.xz"):
             with lzma.open(path, "rt", encoding="utf-8") as lines, lzma.open(target, "wt", encoding="utf-8") as stream:
                 stream.writelines(short_documents(islice(lines, TOY_DOCUMENTS)))

@@ -17,7 +17,7 @@ import yaml
 
 from pretune import PretuneError
 from pretune.runtime.recipe import write_recipe
-from pretune.studies.execution import StudyExecution, best_outcome, read_latency
+from pretune.studies.execution import StudyExecution, best_outcome, read_latency, read_results
 from pretune.studies.planning import plan_study
 from pretune.studies.results import StudyResults
 from pretune.studies.study_file import parse_study
@@ -32,7 +32,7 @@ def execute(content: dict[str, Any], out: Path, **options: Any) -> StudyResults:
     """Do a study in a folder, and write its report."""
     plan = plan_study(parse_study(content, "x"), "cpu")
     outcomes = StudyExecution(plan, content, out, "cpu", **options).run()
-    results = StudyResults(plan.study, tuple(outcomes), read_latency(out))
+    results = read_results(plan.study, outcomes, out)
     write_study_report(results, out)
     return results
 
@@ -58,6 +58,8 @@ def test_arms_get_the_same_tokens_and_a_failed_arm_is_a_row(finished: Finished) 
     assert by_arm["none"].cost == {} and 0 <= by_arm["none"].metrics["word.accuracy"] <= 1
     assert by_arm["broken"].error is not None and "no/such/model" in by_arm["broken"].error
     assert {"step", "flops", "seconds", "tokens", "mlm"} <= by_arm["mlm"].curve[-1].keys()
+    assert sum("dev/mlm" in line for line in by_arm["mlm"].curve) > 1  # evaluations are lines of the log
+    assert 0 < by_arm["lm"].trivial["word"] < 1
     assert read_latency(out).keys() == {"mlm", "lm", "none"}
     assert len(list((out / "text").iterdir())) == 1  # one tokenizer and one store for all arms
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pretune as pt
 from pretune import PretuneError
 from pretune.studies.planning import StudyPlan, plan_study
 from pretune.studies.study_file import parse_study, read_study
+from pretune.text.tokenizers.tokenizer import Tokenizer
 from tests.support.studies import ARMS, study_content
 
 
@@ -113,3 +116,23 @@ def test_fine_tuning_is_planned_by_its_batches() -> None:
 def test_errors_in_the_settings_of_an_arm_name_the_arm() -> None:
     with pytest.raises(PretuneError, match=r"arms.b: tokenizer.kind: .* did you mean 'byte-level-bpe'"):
         plan(arms={"a": {}, "b": {"pretrain": {"tokenizer": {"kind": "byte-bpe"}}}})
+
+
+def test_the_vocabulary_of_a_store_and_of_a_given_tokenizer_is_planned_with(tmp_path: Path) -> None:
+    text = Path(study_content()["base"]["pretrain"]["data"])
+    pt.train_tokenizer(text, kind="wordpiece", vocab_size=300, out=tmp_path / "tokenizer")
+    pt.prepare(text, tmp_path / "tokenizer", tmp_path / "store", processes=1)
+    size = Tokenizer.load(tmp_path / "tokenizer").size
+    costs = []
+    for own in (
+        {"tokenizer": {"vocab_size": size}},
+        {"tokenizer": str(tmp_path / "tokenizer")},
+        {"data": str(tmp_path / "store")},
+    ):
+        content = study_content()
+        content["base"] = {
+            "model": "bert-tiny",
+            "pretrain": {"data": str(text), "batch": {"tokens": 64, "max_length": 16}, **own},
+        }
+        costs.append([one.step.flops for one in plan_study(parse_study(content, "x"), "cpu").arms])
+    assert costs[0] == costs[1] == costs[2]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from pretune.studies.suggestion import candidates, rounds
+from pretune.studies.suggestion import Candidate, Suggestion, SuggestionJob, candidates, rounds
 from tests.support.cli import run_command
 from tests.support.one_word_task import start
+from tests.support.studies import made_up_results
 
 
 def test_small_corpora_get_no_new_models_unless_nothing_else_fits() -> None:
@@ -29,6 +31,17 @@ def test_rounds_halve_the_candidates_and_use_the_budget(count: int, devices: int
     runs = [number * (2 if number <= 2 else 1) for number, *_ in found]
     used = sum(own * (training + evaluation) for own, (_, training, evaluation) in zip(runs, found, strict=True))
     assert used == pytest.approx(600.0 * devices)
+
+
+@pytest.mark.parametrize(("steps", "warned"), [(3.0, True), (100.0, False)])
+def test_too_short_pilots_are_warned_about(steps: float, warned: bool, tmp_path: Path) -> None:
+    results = made_up_results({"a": [0.5, 0.6], "b": [0.4, 0.5]})
+    outcomes = tuple(replace(one, cost={**one.cost, "step": steps}) for one in results.outcomes)
+    winner = Candidate("a", {"model": "bert-tiny", "pretrain": {}}, "because")
+    job = SuggestionJob(["text.txt"], {"train": "train.csv"}, 60.0, tmp_path)
+    found = Suggestion(job, 1e6, [winner], [replace(results, outcomes=outcomes)], winner)
+    text = " ".join(found.explain())
+    assert ("only 3 training steps, too few to compare recipes; give a larger --budget than 60s" in text) == warned
 
 
 @pytest.mark.end_to_end

@@ -29,7 +29,9 @@ def test_a_tie_is_no_difference_that_three_seeds_can_show() -> None:
     assert close.findings("task.accuracy")[0].startswith(
         "No difference between rtd and mlm that three seeds can show at 1e16 FLOPs: 1.0 ± "
     )
-    assert close.headline().startswith("No arm is shown to be the best on task.accuracy: rtd has the best score")
+    assert close.headline().startswith(
+        "None of the recipes is shown to be the best on task.accuracy: rtd has the best score"
+    )
     assert close.best_arm() is None
 
 
@@ -40,7 +42,7 @@ def test_two_seeds_show_nothing_however_far_apart_the_arms_are() -> None:
     )
     assert near.findings("task.accuracy")[0].startswith("No difference between a and b that two seeds can show")
     assert far.findings("task.accuracy")[0].endswith("but two seeds are too few to rely on this.")
-    assert "No arm is shown to be the best" in far.headline()
+    assert "None of the recipes is shown to be the best" in far.headline()
 
 
 def test_one_seed_and_equal_seeds_are_not_overrated() -> None:

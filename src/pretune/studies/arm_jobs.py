@@ -21,6 +21,7 @@ from pretune.training.recipe_sections import Budget, Monitoring, Optimizer
 SAMPLE = "sample:"  # prefix of files of the sample data that come with pretune
 PRETRAINED, ADAPTED = "pretrained", "adapted"  # folders of a run
 CURVE_POINTS = 40  # lines of metrics.jsonl that a run is to have, for its curve
+EVALUATIONS = 5  # of the held-out loss in a run
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,13 @@ def pretraining_job(
     lr: float | None = None,
     device: str | None = None,
     steps: int = 0,
+    monitor: Monitoring | None = None,
 ) -> PretrainingJob:
     """Return the pretraining job of an arm, one of the recipes that a study compares.
 
     `budget` is the budget of the study, which a budget of the arm replaces. `lr` replaces the arm's learning rate.
-    `steps` is the expected number of steps; it determines how often metrics are logged and evaluated, where the arm
-    does not.
+    `monitor` has monitoring settings for what the arm leaves open. Where both leave it open, `steps`, the expected
+    number of steps, determines how often metrics are logged and evaluated.
     """
     assert arm.pretrain is not None
     options = check_settings(PretrainingKeys, arm.pretrain, arm.name)
@@ -60,7 +62,7 @@ def pretraining_job(
     options["budget"] = options.get("budget") or budget
     if lr is not None:
         options["optimizer"] = replace(options.get("optimizer") or Optimizer(), lr=lr)
-    options["monitor"] = with_intervals(options.get("monitor"), steps)
+    options["monitor"] = with_intervals(fill_in(options.get("monitor"), monitor), steps)
     defaults = None
     if not is_preset(arm.model):
         defaults = {**adapting.SETTINGS, "budget": {}}
@@ -69,12 +71,24 @@ def pretraining_job(
     return resolve_pretraining(arm.model, paths, out, options, seed, device, defaults)
 
 
-def with_intervals(monitor: Monitoring | None, steps: int) -> Monitoring:
+def fill_in(monitor: Monitoring | None, defaults: Monitoring | None) -> Monitoring:
+    """Return monitoring settings in which those that `monitor` leaves open come from `defaults`.
+
+    >>> fill_in(Monitoring(log_every=5), Monitoring(log_every=1, save_every=0)).save_every
+    0
+    """
+    own = {} if monitor is None else {name: value for name, value in vars(monitor).items() if value is not None}
+    return replace(defaults or Monitoring(), **own)
+
+
+def with_intervals(monitor: Monitoring, steps: int) -> Monitoring:
     """Return monitoring settings in which unset intervals of logging and evaluation suit a run of `steps` steps."""
-    own = monitor or Monitoring()
-    every = max(1, steps // CURVE_POINTS)
-    own = replace(own, log_every=own.log_every or every)
-    return own if own.eval_every is not None else replace(own, eval_every=5 * every if steps else 0)
+    every = monitor.log_every or max(1, steps // CURVE_POINTS)
+    own = replace(monitor, log_every=every)
+    if own.eval_every is not None:
+        return own
+    # A multiple of the logging interval, because a line of the log has the cost until an evaluation.
+    return replace(own, eval_every=every * -(-steps // (EVALUATIONS * every)))
 
 
 def finetuning_job(run: EvaluationRun) -> FinetuningJob:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean, variance
-from typing import Literal
+from typing import ClassVar, Literal
 
 LEAST_SEEDS = 3  # of both arms, to show a difference
 LEVEL = 0.95  # for all comparisons together
@@ -36,6 +36,7 @@ class Comparison:
     lower_is_better: bool = False
     unit: str = ""  # of the difference, such as points
     comparisons: int = 1  # that share the confidence
+    unscored: ClassVar[str] = "failed"  # why there are no scores
 
     @property
     def seeds(self) -> int:

@@ -44,6 +44,7 @@ class Evaluated:
     primary: str
     cost: dict[str, float]
     examples: int | None = None  # that the metrics were measured on
+    trivial: float | None = None  # the primary metric of the majority-class baseline
 
 
 def evaluate_run(run: EvaluationRun, original: Path | None = None) -> Evaluated:
@@ -80,7 +81,7 @@ def evaluate_run(run: EvaluationRun, original: Path | None = None) -> Evaluated:
         case "translation":
             return score_translations(run)
     raise PretuneError(
-        f"{evaluation.name}: latency cannot be measured for a single run, only after all runs; choose another evaluation"
+        f"{evaluation.name}: the {evaluation.kind} is measured after all runs, not for a single one; choose another evaluation"
     )
 
 
@@ -97,7 +98,7 @@ def finetune_arm(run: EvaluationRun) -> Evaluated:
     cost = {name: float(trained.results[name]) for name in COSTS if name in trained.results}
     if (further := run.evaluation.settings.get("also")) and not run.arm.compress:
         metrics |= score_files(run.out, further, columns_of(run))
-    return Evaluated(metrics, material.primary_metric, cost, len(material.dev))
+    return Evaluated(metrics, material.primary_metric, cost, len(material.dev), material.baseline_score())
 
 
 def columns_of(run: EvaluationRun) -> dict[str, str]:

@@ -3,6 +3,7 @@
 OUT/study.yaml                  the study
 OUT/sample                      sample data, if the study uses it
 OUT/text/DIGEST                 the tokenizer and token store that runs share (several studies may share one folder of them)
+OUT/text/tokens                 the tokenized examples of tasks, which runs share, too
 OUT/finetuned/DIGEST/seed-N     the fine-tuned models that arms compress, if the budget is for compression
 OUT/runs/ARM/BUDGET/seed-N      the runs
 OUT/runs/ARM/BUDGET/lr-RATE     the trials of the search over the learning rate
@@ -40,17 +41,22 @@ from pretune.studies.arm_jobs import (
     training_stages,
     trains_on_rows,
 )
+from pretune.studies.ensembles import ENSEMBLES, read_ensembles, score_ensemble
 from pretune.studies.metrics import is_better
 from pretune.studies.planning import StudyPlan
+from pretune.studies.results import StudyResults
 from pretune.studies.study_file import COMPRESSION, Arm, Evaluation, Study, parse_study, run_budget
 from pretune.studies.study_run import Outcome, StudyRun, finetune_original, original_folder, read_outcome, run_once
+from pretune.studies.study_settings import AFTERWARDS
 from pretune.text.corpus.files import find_files
 from pretune.training.jobs.pretraining_data import get_store
 from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
+from pretune.training.recipe_sections import Monitoring
 from pretune.training.run_folder import finished_run
 
 STUDY, RUNS, TEXT, SAMPLE_FOLDER, LATENCY = "study.yaml", "runs", "text", "sample", "latency.json"
 FINETUNED = "finetuned"  # folder of the fine-tuned models that arms compress
+TOKENS = "tokens"  # folder of the tokenized examples of tasks
 
 
 @dataclass
@@ -65,6 +71,7 @@ class StudyExecution:
     retry_failed: bool = False
     keep_models: bool = False
     text: Path | None = None  # the folder of tokenizers and token stores, which studies can share; None: OUT/text
+    monitor: Monitoring | None = None  # of pretraining, where arms set nothing
     stores: dict[str, str] = field(default_factory=dict)  # arm → folder of its token store
     adapting_stores: dict[str, str] = field(default_factory=dict)  # arm → folder of that of the text to adapt to
 
@@ -75,8 +82,8 @@ class StudyExecution:
 
     @property
     def trained(self) -> tuple[Evaluation, ...]:
-        """The evaluations that every run makes itself (all but latency), with the paths of sample data filled in."""
-        ours = [one for one in self.study.evaluations if one.kind != "latency"]
+        """The evaluations that every run makes itself (not latency, for example), with the paths of sample data filled in."""
+        ours = [one for one in self.study.evaluations if one.kind not in AFTERWARDS]
         return tuple(replace(one, settings=locate(one.settings, self.out / SAMPLE_FOLDER)) for one in ours)
 
     @property
@@ -100,8 +107,14 @@ class StudyExecution:
             log_info(f"all {len(outcomes)} runs failed; the first error is: {outcomes[0].error}")
         if self.measures_latency and not (self.out / LATENCY).is_file():
             self.measure_latency(outcomes)
+        self.measure_ensembles()
         log_info(f"the study took {time.monotonic() - began:.0f} s")
         return outcomes
+
+    @property
+    def text_folder(self) -> Path:
+        """The folder of tokenizers, token stores, and tokenized examples."""
+        return self.text or self.out / TEXT
 
     @property
     def measures_latency(self) -> bool:
@@ -164,7 +177,7 @@ class StudyExecution:
             return None
         job = replace(job, **settings)
         described = [job.tokenizer, job.data, job.language, job.split_by, job.text_field, job.encoding_errors]
-        return replace(job, out=(self.text or self.out / TEXT) / json_checksum(described)[:12])
+        return replace(job, out=self.text_folder / json_checksum(described)[:12])
 
     def finetune_originals(self, pool: Executor | None) -> None:
         """Fine-tune the models that arms compress, once for each seed, before the arms that share them run."""
@@ -208,6 +221,8 @@ class StudyExecution:
             stage=self.study.stage,
             device=self.device,
             keep_models=self.keep_models,
+            monitor=self.monitor,
+            token_cache=self.text_folder / TOKENS,
             **common,
         )
 
@@ -283,6 +298,20 @@ class StudyExecution:
         for number, outcome in do_each({number: runs[number] for number in waiting}, pool, what, len(runs)):
             outcomes[number] = outcome
         yield from (outcomes[number] for number in range(len(runs)))
+
+    def measure_ensembles(self) -> None:
+        """Score the ensembles of the seeds of all arms at the largest budget, and write the scores to a file."""
+        found: dict[str, dict[str, Any]] = {}
+        for evaluation in (one for one in self.study.evaluations if one.kind == "ensemble"):
+            task = next(one for one in self.trained if one.name == evaluation.settings["of"])
+            for arm in self.arms:
+                folders = [
+                    self.runs_of(arm, self.study.budgets[-1]) / f"seed-{seed}" for seed in range(self.study.seeds)
+                ]
+                if (scores := score_ensemble(arm, task, folders)) is not None:
+                    found.setdefault(evaluation.name, {})[arm.name] = scores
+        if found:
+            write_json(self.out / ENSEMBLES, found)
 
     def measure_latency(self, outcomes: Sequence[Outcome]) -> None:
         """Measure size and speed of one model of each arm, taking turns between arms, and write them to a file."""
@@ -375,6 +404,11 @@ def read_latency(out: Path) -> dict[str, dict[str, float]]:
     """
     path = out / LATENCY
     return dict(read_json(path)) if path.is_file() else {}
+
+
+def read_results(study: Study, outcomes: Sequence[Outcome], out: Path) -> StudyResults:
+    """Return the results of a study, given the outcomes of its runs, with what was measured after them in its folder."""
+    return StudyResults(study, tuple(outcomes), read_latency(out), read_ensembles(out))
 
 
 def check_same_study(out: Path, content: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from pretune.runtime.errors import PretuneError
 from pretune.studies.arm_jobs import EvaluationRun, finetuning_job, pretraining_job, scaled, training_stages
 from pretune.studies.study_file import Arm, Study, format_amount, run_budget
 from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.flops import Flops
 from pretune.training.jobs.finetuning_defaults import BATCH
 from pretune.training.jobs.pretraining_model import ROUND_VOCABULARY
-from pretune.training.jobs.pretraining_settings import PretrainingJob
+from pretune.training.jobs.pretraining_settings import PretrainingJob, is_store, split_language
 from pretune.training.jobs.recipe_scaling import GUESSED_PEAK_FLOPS, UTILIZATION
 
 TOLERANCE = 0.02  # by which the arms may differ in what they spend
@@ -216,14 +218,29 @@ def step_cost(study: Study, arm: Arm, speed: float) -> StepCost:
 def pretraining_step(job: PretrainingJob) -> tuple[float, float]:
     """Return the number of tokens and the estimated FLOPs of one step of a pretraining job."""
     mixture = parse_objective(job.objective)
-    trained = job.tokenizer if isinstance(job.tokenizer, dict) else {}
     with torch.device("meta"):
-        model = meta_model(job.model, trained.get("vocab_size"))
+        model = meta_model(job.model, vocabulary_size(job) if is_preset(job.model) else None)
         model.add_heads(mixture.objectives)
     tokens, lengths = job.batch.tokens or 1, [length for _, length in job.batch.length_schedule or ()]
     length = min(tokens, max(lengths) if lengths else job.batch.max_length or 128)
     flops = sum(share * joint_flops(model, joint, tokens, length) for share, joint in mixture.shares)
     return float(tokens), flops / sum(share for share, _ in mixture.shares)
+
+
+def vocabulary_size(job: PretrainingJob) -> int | None:
+    """Return the vocabulary size of a new model, if it is known before the text is read; else None."""
+    if isinstance(job.tokenizer, dict):
+        size: int | None = job.tokenizer.get("vocab_size")
+        return size
+    stores = [path for _, path in map(split_language, job.data) if is_store(path)]
+    folder = job.tokenizer or (stores[0] if stores else None)
+    return None if folder is None or not Path(folder).is_dir() else tokenizer_size(folder)
+
+
+@cache
+def tokenizer_size(folder: str) -> int:
+    """Return the vocabulary size of the tokenizer in a folder."""
+    return Tokenizer.load(folder).size
 
 
 def joint_flops(model: Model, joint: JointObjective, tokens: int, length: int) -> float:

@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Any
 
 from pretune.studies.comparisons import Comparison, pairs
+from pretune.studies.ensembles import EnsembleComparison, Gains
 from pretune.studies.metrics import display_factor, lower_is_better, unit_name
 from pretune.studies.planning import TOLERANCE
 from pretune.studies.study_file import Study, format_amount
@@ -18,11 +19,12 @@ from pretune.studies.verdict import JudgedExpectation, Verdict, mean_and_spread,
 
 @dataclass(frozen=True)
 class StudyResults:
-    """The outcomes of all runs of a study, with the size and latency of each compared recipe's model if measured."""
+    """The outcomes of all runs of a study, with the latency of each compared recipe and of ensembles if measured."""
 
     study: Study
     outcomes: tuple[Outcome, ...]
     latency: dict[str, dict[str, float]] = field(default_factory=dict)
+    ensembles: Gains = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -89,6 +91,31 @@ class StudyResults:
         unit = unit_name(factor)
         return Comparison(names[0], names[1], first, sides[0], sides[1], lower_is_better(first), unit, count)
 
+    def compare_ensemble(self, evaluation: str, arm: str, count: int = 1) -> EnsembleComparison:
+        """Return the comparison of the ensemble of an arm's seeds with its single models.
+
+        `evaluation` is one of the kind `ensemble`, and `count` the number of comparisons that share 95 % confidence.
+        """
+        of = next(one for one in self.study.evaluations if one.name == evaluation).settings["of"]
+        metric = self.metric_of(of)
+        names = f"an ensemble of {arm}", f"a single model of {arm}"
+        found = self.ensembles.get(evaluation, {}).get(arm)
+        if found is None:
+            return EnsembleComparison(*names, metric, (), (), lower_is_better(metric), "", count)
+        factor = self.factor(metric)
+        single = tuple(factor * value for value in found["single"])
+        together = (factor * found["ensemble"],) * len(single)
+        without = tuple(factor * value for value in found["without"])
+        return EnsembleComparison(
+            *names, metric, together, single, lower_is_better(metric), unit_name(factor), count, without
+        )
+
+    @cached_property
+    def ensemble_gains(self) -> list[EnsembleComparison]:
+        """The comparisons of all ensembles that were scored with single models."""
+        scored = [(name, arm) for name, by_arm in self.ensembles.items() for arm in by_arm if arm in self.names]
+        return [self.compare_ensemble(name, arm, len(scored)) for name, arm in scored]
+
     def ranking(self, metric: str, budget: float | None = None) -> list[str]:
         """Return the names of the arms that have scores on a metric, sorted by their mean score, the best first."""
         means = {name: mean(scores) for name in self.names if (scores := self.scores(name, metric, budget))}
@@ -127,7 +154,10 @@ class StudyResults:
         found = []
         for one in self.study.expectations:
             metric = self.metric_of(one.metric)
-            if one.other_metric is None:
+            compared: Comparison
+            if one.ensemble:
+                compared = self.compare_ensemble(one.metric, one.first, count)
+            elif one.other_metric is None:
                 compared = self.compare(one.first, one.second, metric, count=count)
             else:
                 compared = self.compare_metrics(one.first, metric, self.metric_of(one.other_metric), count)
@@ -177,7 +207,7 @@ class StudyResults:
             )
         if beaten:
             return f"{best} has the highest score on {metric}, {score}, and beats {join(beaten)}; {join(level)} may be as good."
-        return f"No arm is shown to be the best on {metric}: {best} has the best score, {score}, but {join(level)} may be as good."
+        return f"None of the recipes is shown to be the best on {metric}: {best} has the best score, {score}, but {join(level)} may be as good."
 
     def table(self, budget: float | None = None) -> list[dict[str, Any]]:
         """Return a table with one row per arm: scores with their spread, measured costs, and number of failed runs."""
@@ -259,6 +289,15 @@ class StudyResults:
         return (
             ranked[0] if len(ranked) > 1 and len(self.beaten(self.metrics[0], ranked[0])) == len(ranked) - 1 else None
         )
+
+    def trivial_scores(self) -> dict[str, float]:
+        """Return the scores of the majority-class baseline by metric, scaled for display, where there are such scores."""
+        found = {}
+        for metric in self.metrics:
+            own = [x.trivial[name] for x in self.outcomes if (name := metric.split(".")[0]) in x.trivial]
+            if own and mean(own) > 0:
+                found[metric] = self.factor(metric) * mean(own)
+        return found
 
     def examples(self) -> int | None:
         """Return the number of examples on which the first metric is measured, or None if it differs between runs."""

@@ -147,10 +147,13 @@ def draw_pareto(results: StudyResults, metric: str) -> str:
                     label=plain_label(arm, 40),
                 )
             axes.set_xlabel(label)
+            axes.locator_params(axis="x", nbins=5)
             axes.margins(0.12)
             tidy(axes)
         figure.axes[0].set_ylabel(quality_label(results, metric))
-        figure.axes[0].legend(frameon=False, fontsize="small")
+        figure.legend(
+            *figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize="small"
+        )
         return embed_figure(figure)
 
 

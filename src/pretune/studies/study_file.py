@@ -34,6 +34,7 @@ from pretune.runtime.plugins import yaml_files
 from pretune.runtime.recipe import Values, merge_recipes, read_recipe
 from pretune.runtime.value_ranges import COUNT, NOT_NEGATIVE, POSITIVE, Interval, check_number
 from pretune.studies.study_settings import (
+    AFTERWARDS,
     COMPRESSION_KEYS,
     EVALUATION_KEYS,
     AdaptingKeys,
@@ -41,6 +42,7 @@ from pretune.studies.study_settings import (
     BetterKeys,
     EqualKeys,
     FinetuningKeys,
+    GainKeys,
     PretrainingKeys,
     SearchKeys,
     StudyKeys,
@@ -131,7 +133,8 @@ class Expectation:
     """An expected result: the arm (compared recipe) `first` is better than `second` by `amount`.
 
     With `equal`, the expectation is that they differ by at most `amount`. With `other_metric`, both are the same arm,
-    which is better on `metric` than on `other_metric`.
+    which is better on `metric` than on `other_metric`. With `ensemble`, `metric` is an evaluation of the kind `ensemble`,
+    and the ensemble of the arm's seeds is better than one of its models.
     """
 
     first: str
@@ -140,8 +143,12 @@ class Expectation:
     amount: float
     equal: bool = False
     other_metric: str | None = None
+    ensemble: bool = False
 
     def __str__(self) -> str:
+        if self.ensemble:
+            least = f" by at least {self.amount:g}" if self.amount else ""
+            return f"an ensemble of {self.first} beats a single model{least}"
         if self.other_metric is not None:
             least = f" by at least {self.amount:g}" if self.amount else ""
             return f"{self.first} is better on {self.metric} than on {self.other_metric}{least}"
@@ -215,14 +222,15 @@ def parse_study(content: Values, where: str) -> Study:
     keys = check_settings(StudyKeys, content, where)
     check_number(f"{where}: seeds", keys.get("seeds", 3), COUNT)
     evaluations = tuple(parse_evaluation(name, one, where) for name, one in keys["evaluations"].items())
-    if not [one for one in evaluations if one.kind != "latency"]:
+    if not [one for one in evaluations if one.kind not in AFTERWARDS]:
         raise PretuneError(
             f"{where}: none of the evaluations measures quality; add an evaluation of the kind 'task' or 'perplexity'"
         )
-    if evaluations[0].kind == "latency":
+    if evaluations[0].kind in AFTERWARDS:
         raise PretuneError(
             f"{where}: the first evaluation decides between arms, but {evaluations[0].name!r} does not measure quality; put an evaluation of quality first"
         )
+    check_ensembles(evaluations, where)
     names = [one.name for one in evaluations]
     unit, budgets = parse_budgets(keys["budget"], where)
     arms = parse_arms(keys, names, where)
@@ -230,7 +238,7 @@ def parse_study(content: Values, where: str) -> Study:
     if reference is not None:
         check_name(reference, [arm.name for arm in arms], f"{where}: reference")
     expectations = tuple(
-        parse_expectation(one, arms, names, f"{where}: expect {number}")
+        parse_expectation(one, arms, evaluations, f"{where}: expect {number}")
         for number, one in enumerate(keys.get("expect", ()), 1)
     )
     further = {name: keys.get(name) for name in ("claim", "source", "published", "departures", "about")}
@@ -277,6 +285,19 @@ def parse_evaluation(name: str, content: Mapping[str, Any], where: str) -> Evalu
     if content["kind"] == "suite":
         find_suite(keys["suite"]).select_tasks(list(keys.get("tasks", ())))  # an error for an unknown name
     return Evaluation(name, content["kind"], dict(content))
+
+
+def check_ensembles(evaluations: Sequence[Evaluation], where: str) -> None:
+    """Raise an error unless each ensemble among the evaluations of a study averages the predictions for a task."""
+    tasks = {one.name: one for one in evaluations if one.kind == "task"}
+    for one in evaluations:
+        if one.kind == "ensemble":
+            check_name(one.settings["of"], tasks, f"{where}: evaluations.{one.name}: of")
+            if "dev" not in tasks[one.settings["of"]].settings:
+                raise PretuneError(
+                    f"{where}: evaluations.{one.name}: the models of an ensemble predict for the same examples; name their file "
+                    f"under the key 'dev' of {one.settings['of']!r}"
+                )
 
 
 def parse_arms(keys: Values, evaluations: Sequence[str], where: str) -> tuple[Arm, ...]:
@@ -407,14 +428,20 @@ def parse_search(content: Values, evaluations: Sequence[str], where: str) -> Lea
     return LearningRateSearch(tuple(keys["lr"]), share, by)
 
 
-def parse_expectation(content: Any, arms: Sequence[Arm], evaluations: Sequence[str], where: str) -> Expectation:
+def parse_expectation(content: Any, arms: Sequence[Arm], evaluations: Sequence[Evaluation], where: str) -> Expectation:
     """Return an expectation from its part of a study file, after a check of its keys and of the arms it names."""
-    names = [arm.name for arm in arms]
+    names, known = [arm.name for arm in arms], [one.name for one in evaluations if one.kind not in AFTERWARDS]
+    if isinstance(content, Mapping) and "ensemble" in content:
+        keys = check_settings(GainKeys, content, where)
+        check_name(keys["arm"], names, f"{where}: arm")
+        check_name(keys["ensemble"], [one.name for one in evaluations if one.kind == "ensemble"], f"{where}: ensemble")
+        check_number(f"{where}: by", keys.get("by", 0.0), NOT_NEGATIVE)
+        return Expectation(keys["arm"], keys["arm"], keys["ensemble"], keys.get("by", 0.0), ensemble=True)
     if isinstance(content, Mapping) and "arm" in content:
         keys = check_settings(WithinKeys, content, where)
         check_name(keys["arm"], names, where)
         for key in ("better", "than"):
-            check_name(keys[key].split(".")[0], evaluations, f"{where}: {key}")
+            check_name(keys[key].split(".")[0], known, f"{where}: {key}")
         check_number(f"{where}: by", keys.get("by", 0.0), NOT_NEGATIVE)
         return Expectation(keys["arm"], keys["arm"], keys["better"], keys.get("by", 0.0), other_metric=keys["than"])
     equal = isinstance(content, Mapping) and "equal" in content
@@ -424,8 +451,8 @@ def parse_expectation(content: Any, arms: Sequence[Arm], evaluations: Sequence[s
         raise PretuneError(f"{where}: an expectation compares two different arms; name two arms")
     for name in sides:
         check_name(name, names, where)
-    metric = keys.get("metric", evaluations[0])
-    check_name(metric.split(".")[0], evaluations, f"{where}: metric")
+    metric = keys.get("metric", known[0])
+    check_name(metric.split(".")[0], known, f"{where}: metric")
     amount = keys["within"] if equal else keys.get("by", 0.0)
     check_number(f"{where}: {'within' if equal else 'by'}", amount, NOT_NEGATIVE)
     return Expectation(sides[0], sides[1], metric, amount, equal)
@@ -461,6 +488,11 @@ def check_arms(study: Study, where: str) -> None:
     if study.stage != PRETRAINING and not [one for one in study.evaluations if one.kind == "task"]:
         raise PretuneError(
             f"{where}: no arm is pretrained or fine-tuned; add the section 'pretrain' to the arms, or an evaluation of the kind 'task'"
+        )
+    if any(one.kind == "ensemble" for one in study.evaluations) and any(arm.compress for arm in study.arms):
+        raise PretuneError(
+            f"{where}: an ensemble averages predictions of fine-tuned models, not of compressed ones; remove the evaluation of the "
+            "kind 'ensemble', or the sections 'compress'"
         )
     for evaluation in study.evaluations:
         for arm in study.arms if evaluation.kind == "task" else ():

@@ -10,10 +10,10 @@ from typing import Any
 
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.html_report import paragraph, render_page, render_table, section
-from pretune.studies.results import StudyResults
+from pretune.studies.results import StudyResults, join
 from pretune.studies.study_figures import curve_terms, draw_all_scores, draw_budgets, draw_curves, draw_pareto
 from pretune.studies.study_file import Arm, format_amount
-from pretune.studies.verdict import mean_and_spread, notes
+from pretune.studies.verdict import mean_and_spread, notes, sentence
 from pretune.text.corpus.table_writer import table_writer
 from pretune.training.run_folder import environment
 
@@ -50,6 +50,7 @@ def describe_results(results: StudyResults) -> dict[str, Any]:
         "seeds": results.study.seeds,
         "comparisons": without_nan(comparisons),
         "latency": results.latency,
+        "ensembles": results.ensembles,
         "runs": [asdict(outcome) for outcome in results.outcomes],
     }
 
@@ -123,6 +124,11 @@ def failure_rows(results: StudyResults) -> list[dict[str, Any]]:
 def all_notes(results: StudyResults) -> list[str]:
     """Return the notes and warnings that a reader needs to interpret the numbers, one sentence each."""
     found = notes(results.study.seeds, len(results.planned), results.examples())
+    if trivial := results.trivial_scores():
+        scores = join([f"{score:.1f} on {metric}" for metric, score in trivial.items()])
+        found.append(
+            f"A model that always predicts the most frequent label of the training examples would score {scores}."
+        )
     if warning := results.unequal_costs():
         found.insert(0, f"Warning: {warning}.")
     if results.failures:
@@ -147,6 +153,7 @@ def render_summary(results: StudyResults, where: Mapping[str, Any]) -> str:
         lines += ["## What was expected", "", *(f"- {one}" for one in results.judged), ""]
     lines += ["## What the results show", ""]
     lines += [f"- {line}" for metric in results.metrics for line in results.findings(metric)]
+    lines += [f"- {sentence(one)}" for one in results.ensemble_gains]
     lines += ["", *(f"- {line}" for line in all_notes(results)), ""]
     if study.departures:
         lines += [f"Departures from the source: {study.departures}", ""]
@@ -215,6 +222,7 @@ def render_report(results: StudyResults, where: Mapping[str, Any]) -> str:
     if results.judged:
         parts.append(section("What was expected", bullets([str(one) for one in results.judged])))
     found = [line for metric in results.metrics for line in results.findings(metric)]
+    found += [sentence(one) for one in results.ensemble_gains]
     parts.append(section("What the results show", bullets(found), bullets(all_notes(results), faint=True)))
     if len(study.budgets) > 1:
         parts.append(

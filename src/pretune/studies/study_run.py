@@ -5,21 +5,23 @@ DIR/adapted           the run folder of the adaptation to other text
 DIR/EVALUATION        the run folder of an evaluation
 DIR/EVALUATION-N-VERB the run folder of its compression step N
 DIR/outcome.json      the metrics and the cost, or the error: marks the run as finished
+DIR/traceback.txt     where an unexpected error was raised
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from pretune.models.presets import is_preset
 from pretune.objectives import parse_objective
-from pretune.runtime.atomic_io import write_json
+from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import json_checksum, read_mapping, validate_schema
 from pretune.studies.arm_jobs import ADAPTED, PRETRAINED, EvaluationRun, pretraining_job, scaled, training_stages
@@ -27,15 +29,17 @@ from pretune.studies.compression_steps import COSTS
 from pretune.studies.evaluations import evaluate_run, finetune_arm
 from pretune.studies.study_file import PRETRAINING, Arm, Evaluation, run_budget, task_settings
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.token_cache import use_token_cache
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.checkpoints import FOLDER as CHECKPOINTS
 from pretune.training.jobs.pretraining import pretrain
 from pretune.training.jobs.pretraining_data import get_data, read_rows
 from pretune.training.jobs.pretraining_model import get_model
 from pretune.training.jobs.pretraining_settings import PretrainingJob
+from pretune.training.recipe_sections import Monitoring
 from pretune.training.run_folder import RECIPE, Run, finish_run, finished_run, start_run
 
-OUTCOME = "outcome.json"
+OUTCOME, TRACEBACK = "outcome.json", "traceback.txt"
 WEIGHTS = "*.safetensors"
 
 
@@ -60,6 +64,8 @@ class StudyRun:
     stage: str = PRETRAINING  # that the budget is for
     device: str | None = None
     keep_models: bool = False  # keep the weights of evaluations, too
+    monitor: Monitoring | None = None  # of pretraining, where the arm sets nothing
+    token_cache: Path | None = None  # the folder of the tokenized examples, which all runs share
 
     @property
     def digest(self) -> str:
@@ -92,6 +98,9 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
     primary: dict[str, str] = field(default_factory=dict)  # by evaluation
     examples: dict[str, int] = field(default_factory=dict)  # by evaluation
+    trivial: dict[str, float] = field(
+        default_factory=dict
+    )  # primary metric of the majority-class baseline, by evaluation
     cost: dict[str, float] = field(default_factory=dict)  # of the training that the budget is for
     seconds: float = 0.0  # of the whole run, with evaluations
     parameters: int | None = None
@@ -122,11 +131,15 @@ def run_once(run: StudyRun) -> Outcome:
     began = time.monotonic()
     start = Outcome(run.arm.name, run.seed, run.budget, run.digest, run.lr)
     try:
-        outcome = replace(train_and_evaluate(run, start), seconds=time.monotonic() - began)
+        with use_token_cache(run.token_cache) if run.token_cache is not None else nullcontext():
+            outcome = replace(train_and_evaluate(run, start), seconds=time.monotonic() - began)
     except BrokenPipeError:  # nobody reads the output any more: the command is to end, and the run is to resume
         raise
     except Exception as error:  # the other runs of the study go on
-        reason = str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}"
+        expected = isinstance(error, PretuneError)
+        reason = str(error) if expected else f"{type(error).__name__}: {error}"
+        if not expected:
+            write_bytes(run.folder / TRACEBACK, traceback.format_exc().encode())
         outcome = replace(start, error=" ".join(reason.split()), seconds=time.monotonic() - began)
     remove_surplus(run)
     write_json(run.folder / OUTCOME, asdict(outcome))
@@ -164,6 +177,7 @@ def train_and_evaluate(run: StudyRun, start: Outcome) -> Outcome:
             metrics=outcome.metrics | metrics,
             primary=outcome.primary | {evaluation.name: found.primary},
             examples=outcome.examples | ({} if found.examples is None else {evaluation.name: found.examples}),
+            trivial=outcome.trivial | ({} if found.trivial is None else {evaluation.name: found.trivial}),
         )
         if budget is not None and evaluation.kind == "task":
             curve = outcome.curve or (training_curve(Run(folder)) if run.originals is None else [])
@@ -203,7 +217,8 @@ def pretrain_arm(run: StudyRun) -> Run:
             continue
         own = replace(stage, model=str(done[-1].folder)) if done else stage
         steps = max(1, round(share * run.steps))
-        job = pretraining_job(own, scaled(budget, share), run.seed, folder, lr=run.lr, device=run.device, steps=steps)
+        settings: dict[str, Any] = {"lr": run.lr, "device": run.device, "steps": steps, "monitor": run.monitor}
+        job = pretraining_job(own, scaled(budget, share), run.seed, folder, **settings)
         if arm.control:
             return save_untrained(job, store)
         done.append(pretrain(job, store, resume=(folder / RECIPE).is_file()))

@@ -235,6 +235,14 @@ class LatencyKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnsembleKeys:
+    """The allowed keys of an evaluation of the kind `ensemble`, which averages the predictions of an arm's seeds."""
+
+    kind: Literal["ensemble"]
+    of: str  # an evaluation of the kind `task`
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchKeys:
     """The allowed keys of the section `search`, a search for the learning rate of every compared recipe.
 
@@ -275,6 +283,15 @@ class WithinKeys:
     by: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class GainKeys:
+    """The allowed keys of an expectation that the ensemble of an arm's seeds is better than one of its models."""
+
+    ensemble: str  # an evaluation of the kind `ensemble`
+    arm: str
+    by: float = 0.0
+
+
 COMPRESSION_KEYS: dict[str, type[Any]] = {"distill": DistillKeys, "prune": PruneKeys, "quantize": QuantizeKeys}
 
 EVALUATION_KEYS: dict[str, type[Any]] = {
@@ -285,7 +302,9 @@ EVALUATION_KEYS: dict[str, type[Any]] = {
     "vocabulary": VocabularyKeys,
     "translation": TranslationKeys,
     "latency": LatencyKeys,
+    "ensemble": EnsembleKeys,
 }
+AFTERWARDS = ("latency", "ensemble")  # kinds of evaluations that are measured after all runs
 
 
 def check_settings(keys: type[Any], values: Mapping[str, Any], where: str) -> Values:

@@ -25,7 +25,7 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import log_info
 from pretune.runtime.recipe import Values, write_recipe
 from pretune.studies.arm_jobs import pretraining_job
-from pretune.studies.execution import StudyExecution, read_latency
+from pretune.studies.execution import StudyExecution, read_results
 from pretune.studies.planning import plan_study
 from pretune.studies.results import StudyResults
 from pretune.studies.study_file import Arm, parse_study, run_budget
@@ -40,6 +40,7 @@ ENOUGH_SECONDS = 600.0  # budget below which only tiny new models are tried
 FINAL_SEEDS = 2  # of the last round; the others have one
 TRAINING_SHARE = 0.6  # of the budget for pretraining; the rest is for the evaluations
 FULL_RUN = 10  # times the budget of all pilots
+FEW_STEPS = 50  # of a pilot, below which it says next to nothing
 ENGLISH = "en"
 
 
@@ -79,7 +80,7 @@ class SuggestionJob:
             folder = self.out / f"round-{number}"
             plan = plan_study(parse_study(content, f"round {number}"), self.device)
             outcomes = StudyExecution(plan, content, folder, self.device, self.devices).run()
-            results = StudyResults(plan.study, tuple(outcomes), read_latency(folder))
+            results = read_results(plan.study, outcomes, folder)
             write_study_report(results, folder)
             ranked = results.ranking(results.metrics[0]) if results.metrics else []
             if not ranked:
@@ -112,7 +113,7 @@ def candidates(tokens: float, seconds: float, language: str) -> list[Candidate]:
     """Return the candidate recipes for a corpus of `tokens` tokens and a budget of `seconds` seconds.
 
     >>> [one.name for one in candidates(5e4, 1800.0, "en")]
-    ['bundled model', 'bundled, adapted', 'bundled, adapted slowly']
+    ['bundled model', 'adapted', 'adapted slowly']
     """
     found = []
     size = f"{tokens:,.0f} tokens"
@@ -124,10 +125,8 @@ def candidates(tokens: float, seconds: float, language: str) -> list[Candidate]:
             Candidate(
                 "bundled model", {**adapted, "control": True}, "costs nothing; what pretraining on your text must beat"
             ),
-            Candidate("bundled, adapted", adapted, "knows English already, and learns the language of your text"),
-            Candidate(
-                "bundled, adapted slowly", slowly, "the same with a third of the learning rate, which forgets less"
-            ),
+            Candidate("adapted", adapted, "knows English already, and learns the language of your text"),
+            Candidate("adapted slowly", slowly, "the same with a third of the learning rate, which forgets less"),
         ]
     if tokens >= ENOUGH_TO_PRETRAIN or not found:
         tiny = seconds < ENOUGH_SECONDS
@@ -136,14 +135,14 @@ def candidates(tokens: float, seconds: float, language: str) -> list[Candidate]:
         )
         reason = f"a new model with a vocabulary of its own; your text has about {size}"
         found += [
-            Candidate("new, mlm", {"model": bert, "pretrain": {"objective": "mlm"}}, reason),
+            Candidate("new with mlm", {"model": bert, "pretrain": {"objective": "mlm"}}, reason),
             Candidate(
-                "new, rtd",
+                "new with rtd",
                 {"model": electra, "pretrain": {"objective": "rtd"}},
                 f"{reason}, and every token is a target",
             ),
             Candidate(
-                "new, lm", {"model": gpt, "pretrain": {"objective": "lm"}}, f"{reason}, and it can generate text"
+                "new with lm", {"model": gpt, "pretrain": {"objective": "lm"}}, f"{reason}, and it can generate text"
             ),
         ]
     return found
@@ -207,6 +206,8 @@ class Suggestion:
             f"The suggestion is {self.winner.name}: {self.winner.why}. Its pilot scored {mean_and_spread(last.scores(self.winner.name, metric))} on {metric}."
         ]
         found += last.findings(metric)
+        if (trivial := last.trivial_scores().get(metric)) is not None:
+            found.append(f"A model that always predicts the most frequent label would score {trivial:.1f}.")
         if self.winner.arm.get("control"):
             found.append(
                 "No pretraining on your text was better within this budget; fine-tune the model as it is, or try a larger budget."
@@ -215,6 +216,12 @@ class Suggestion:
             found.append(
                 f"The recipe of the full run trains {FULL_RUN} times as long as all pilots together ({FULL_RUN * self.job.seconds / 60:,.0f} minutes); "
                 "change that in the file, under budget."
+            )
+        steps = [x.cost["step"] for results in self.rounds for x in results.outcomes if "step" in x.cost]
+        if steps and min(steps) < FEW_STEPS:
+            found.append(
+                f"Warning: the shortest pilot had only {min(steps):.0f} training step{'s' if min(steps) > 1 else ''}, too few to compare "
+                f"recipes; give a larger --budget than {self.job.seconds:.0f}s."
             )
         found.append("A pilot is short: what leads early does not always lead in the end.")
         return found

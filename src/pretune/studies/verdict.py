@@ -61,7 +61,8 @@ def sentence(comparison: Comparison, budget: str = "") -> str:
     if missing := [
         name for name, scores in ((one.first, one.first_scores), (one.second, one.second_scores)) if not scores
     ]:
-        return f"{' and '.join(missing)} failed, so that {one.first} and {one.second} cannot be compared on {one.metric}{at}."
+        why = f"{' and '.join(missing)} {one.unscored}"
+        return f"{why}, so that {one.first} and {one.second} cannot be compared on {one.metric}{at}."
     unit = f" {one.unit}" if one.unit else ""
     seeds = seed_count(one)
     ahead, behind = (one.first, one.second) if one.difference >= 0 else (one.second, one.first)

@@ -19,6 +19,7 @@ from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train_on_documents as train_tokenizer
+from pretune.training.jobs import pretraining
 from pretune.training.jobs.pretraining_settings import resolve_pretraining
 from tests.support.drawn_shapes import write_captions
 from tests.support.texts import english_documents
@@ -85,8 +86,12 @@ def test_only_stateful_objectives_carry_recurrent_state(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", TINY_PRESETS)
-def test_tiny_preset_has_the_same_losses_on_gpu_and_cpu(name: str, tmp_path: Path) -> None:
+def test_tiny_preset_has_the_same_losses_on_gpu_and_cpu(
+    name: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretraining, "pays_to_compile", lambda plan, model: compiled)
     small = {**find_preset(name)["tokenizer"], "vocab_size": 600}
     tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
     lines = []

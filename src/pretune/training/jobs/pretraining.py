@@ -22,6 +22,7 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.corpus_sampling import CorpusMixture
 from pretune.training.data_streams import make_streams
+from pretune.training.flops import module_sizes
 from pretune.training.jobs.back_translation import check_one_direction, with_back_translations
 from pretune.training.jobs.objective_schedule import (
     check_heads,
@@ -41,6 +42,9 @@ from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, remove
 from pretune.training.subword_regularization import epochs_of_sampled_subwords
 
 ObjectiveTransform = Callable[[Mixture, Tokenizer], Mixture]
+# torch.compile takes up to a minute for a small model, so it pays only if training takes minutes, that is, from this much on (a GPU
+# trains small models with 1e14 to 4e14 FLOPs per second). In a budget in seconds, compilation does not count.
+LEAST_FLOPS, LEAST_STEPS, LEAST_SECONDS = 2e16, 40_000, 30.0
 
 
 def pretrain(
@@ -169,7 +173,7 @@ def prepare_training(
         world=world,
         parallel=plan.parallel,
         reduce_dtype=plan.reduce_dtype or "fp32",
-        compiled=fixed,
+        compiled=fixed and (world.size > 1 or pays_to_compile(plan, model)),
         cuda_graphs=fixed
         and world.size == 1
         and not (plan.deterministic or mixture.stateful or learned.needs_host_sync or has_recurrent_layers(model.root)),
@@ -180,3 +184,15 @@ def prepare_training(
         callbacks=plan.callbacks,
     )
     return model, learned, corpora, training
+
+
+def pays_to_compile(plan: PretrainingJob, model: Model) -> bool:
+    """Return whether a GPU trains a model so long, within the budget of the job `plan`, that compiling it saves time."""
+    limits, tokens = plan.budget.limits, float(plan.batch.tokens or 1)
+    if list(limits) == ["seconds"]:
+        return limits["seconds"] >= LEAST_SECONDS
+    sizes = module_sizes(model.backbone)
+    flops = 6.0 * (sizes.matrices + sizes.recurrence) * tokens  # of a step, without attention and heads
+    units = {"flops": flops, "tokens": tokens, "steps": 1.0}
+    steps = min(limits[unit] / own for unit, own in units.items() if unit in limits)
+    return steps >= LEAST_STEPS or steps * flops >= LEAST_FLOPS

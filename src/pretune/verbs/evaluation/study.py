@@ -82,9 +82,8 @@ def study(
     """
     from pretune.runtime.errors import PretuneError
     from pretune.runtime.recipe import read_recipe
-    from pretune.studies.execution import StudyExecution, read_latency
+    from pretune.studies.execution import StudyExecution, read_results
     from pretune.studies.planning import plan_study
-    from pretune.studies.results import StudyResults
     from pretune.studies.study_file import find_study, parse_study
     from pretune.studies.study_report import write_study_report
     from pretune.studies.suggestion import SuggestionJob
@@ -121,7 +120,7 @@ def study(
     assert out is not None
     folder = Path(out)
     execution = StudyExecution(plan, content, folder, device, devices, retry_failed, keep_models)
-    results = StudyResults(plan.study, tuple(execution.run()), read_latency(folder))
+    results = read_results(plan.study, execution.run(), folder)
     report = write_study_report(results, folder)
     failed = "" if results.metrics else f"all runs failed; the first error is: {results.failures[0].error}"
     shown = {"answer": results.headline(), "report": str(report)}
